@@ -1,0 +1,1 @@
+"""One directory per replicated paper, and the command line that runs them."""

@@ -1,0 +1,259 @@
+"""The command line: ``replicate list | run | verdicts | figures | report | model | bench``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import os
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from shared.errors import ReplicationError
+from shared.papers import Paper, discover
+
+ROOT = Path(__file__).resolve().parents[1]
+PAPERS = Path(__file__).resolve().parent
+RESULTS_VARIABLE = "REPLICATE_RESULTS"
+DEFAULT_PROFILE = "quick"
+EXAMPLES = """
+examples:
+  replicate list
+  replicate run lambda-grpo                                  every experiment of the quick profile
+  replicate run lambda-grpo --profile full --only table1     some experiments of another profile
+  replicate report                                           the report again, from what is on disk
+
+A run that was interrupted, or even killed, is finished by the same command; finished jobs are not repeated.
+Results go to results/, or to the directory that REPLICATE_RESULTS names.
+"""
+
+
+def main(arguments: Sequence[str] | None = None, papers: Path = PAPERS) -> int:
+    """Run one command; returns the exit code: 0, 1 where something failed, 2 for a wrong request, 130 for Ctrl-C."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    console = Console(width=None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", 120)))
+    options = _parser().parse_args(arguments)
+    options.command = shlex.join(["replicate", *arguments])
+    options.papers = papers
+    try:
+        return options.action(options, console)
+    except ReplicationError as error:
+        Console(stderr=True).print(f"[red]error:[/red] {_escaped(str(error))}", soft_wrap=True, highlight=False)
+        return 2
+    except KeyboardInterrupt:
+        console.print("\nInterrupted; finished jobs are kept. Run the same command to resume.")
+        return 130
+
+
+def results_directory() -> Path:
+    """Where results are written: ``REPLICATE_RESULTS``, or ``results`` in the checkout."""
+    return Path(os.environ.get(RESULTS_VARIABLE) or ROOT / "results").resolve()
+
+
+def find_paper(name: str, papers: Path) -> Paper:
+    """A paper by its name on the command line (``lambda-grpo``), its directory's name, or a path to its directory."""
+    for directory in (papers / name.replace("-", "_"), Path(name)):
+        if (directory / "claims.toml").is_file():
+            return Paper.load(directory)
+    known = discover(papers)
+    for paper in known:
+        if paper.slug == name:
+            return paper
+    raise ReplicationError(f"There is no paper '{name}'; there are: {', '.join(paper.slug for paper in known)}.")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="replicate",
+        description="Replicate papers on GRPO: run their experiments, judge their claims, draw and report.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    def command(name: str, action: Callable[[argparse.Namespace, Console], int], text: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        sub.set_defaults(action=action)
+        return sub
+
+    command("list", _list, "list the papers, their profiles and their experiments")
+    run = command("run", _run, "run a paper's experiments, then verdicts, figures and report")
+    run.add_argument("paper", metavar="PAPER", help="a paper's name, as 'replicate list' gives it")
+    run.add_argument("--profile", default=DEFAULT_PROFILE, help="how much to run (default: %(default)s)")
+    run.add_argument("--only", metavar="EXP", help="only the experiment of this name, or those starting with it")
+    run.add_argument("--seeds", type=int, metavar="N", help="run seeds 0..N-1; changes nothing else")
+    run.add_argument("--workers", type=int, metavar="N", help="processes side by side; does not change any result")
+    run.add_argument("--fresh", action="store_true", help="forget finished jobs of these experiments and start again")
+    run.add_argument("--executor", default="local", metavar="local|ray", help="where the jobs run (default: local)")
+    for name, action, text in (
+        ("verdicts", _verdicts, "judge the claims again from the measurements on disk"),
+        ("figures", _figures, "draw the figures again from the measurements on disk"),
+        ("report", _report, "write the report again from what is on disk"),
+    ):
+        again = command(name, action, text)
+        again.add_argument("paper", metavar="PAPER", nargs="?", help="one paper (default: all)")
+        again.add_argument("--profile", help="one profile (default: all that have results)")
+    model = command("model", _model, "fetch and prepare a language model, once")
+    model.add_argument("name", metavar="NAME", nargs="?", default="embedded", help="which one (default: %(default)s)")
+    command("bench", _bench, "measure the speed targets on this machine")
+    return parser
+
+
+def _list(options: argparse.Namespace, console: Console) -> int:
+    for paper in discover(options.papers):
+        console.print(f"[bold]{paper.slug}[/bold]  {paper.facts.title}, arXiv:{paper.facts.arxiv}", highlight=False)
+        console.print(f"  {len(paper.claims)} claims", highlight=False)
+        for profile in paper.profiles.values():
+            budget = f" (up to {profile.budget_minutes:g} min)" if profile.budget_minutes else ""
+            needs = f", needs {profile.requires}" if profile.requires else ""
+            console.print(
+                f"  [cyan]{profile.name}[/cyan]  {_escaped(profile.description)}{budget}{needs}", highlight=False
+            )
+            console.print(f"    {', '.join(profile.plans)}", style="dim", highlight=False)
+    return 0
+
+
+def _run(options: argparse.Namespace, console: Console) -> int:
+    from shared.outcomes import read_verdicts
+    from shared.rendering import print_verdicts
+    from shared.runs import Options, run_profile
+
+    paper = find_paper(options.paper, options.papers)
+    discover(options.papers)  # a mistake in another paper would stop the report: say so before the run, not after it
+    results = results_directory()
+    chosen = Options(
+        options.only, options.seeds, options.workers, options.fresh, options.executor, command=options.command
+    )
+    result = run_profile(paper, options.profile, results, ROOT, console, chosen)
+    _judge(paper, options.profile, results)
+    drawn = _draw(paper, options.profile, results, console)
+    report = _write_report(paper, options.papers, results)
+    print_verdicts(console, read_verdicts(paper, options.profile, result.directory), paper.slug)
+    console.print(
+        f"Report: {_shown(report)}; this profile: {_shown(result.directory)}", soft_wrap=True, highlight=False
+    )
+    if result.failures:
+        console.print(
+            f"[red]{len(result.failures)} job(s) failed[/red]; the errors are in "
+            f"{_shown(result.directory / 'jobs')}/*.error.txt. Finished jobs are kept: run the same command to resume.",
+            soft_wrap=True,
+            highlight=False,
+        )
+    return 1 if result.failures or not drawn else 0
+
+
+def _verdicts(options: argparse.Namespace, console: Console) -> int:
+    from shared.outcomes import read_verdicts
+    from shared.rendering import print_verdicts
+
+    results = results_directory()
+    for paper, profile in _on_disk(options, results):
+        _judge(paper, profile, results)
+        console.print(f"[bold]{paper.slug}, profile {profile}[/bold]")
+        print_verdicts(console, read_verdicts(paper, profile, results / paper.name / profile), paper.slug)
+    return 0
+
+
+def _figures(options: argparse.Namespace, console: Console) -> int:
+    results = results_directory()
+    return 0 if all([_draw(paper, name, results, console) for paper, name in _on_disk(options, results)]) else 1
+
+
+def _report(options: argparse.Namespace, console: Console) -> int:
+    results = results_directory()
+    paper = find_paper(options.paper, options.papers) if options.paper else None
+    console.print(f"Report: {_shown(_write_report(paper, options.papers, results))}", soft_wrap=True, highlight=False)
+    return 0
+
+
+def _model(options: argparse.Namespace, console: Console) -> int:
+    from shared.models import prepare
+
+    console.print(f"{options.name} is ready: {prepare(options.name)}", soft_wrap=True, highlight=False)
+    return 0
+
+
+def _bench(options: argparse.Namespace, console: Console) -> int:
+    """Run every measurement that ``shared.bench`` and ``synthetic.bench`` list; 1 where a target is missed.
+
+    ``BENCHES`` holds functions without arguments, each of which returns a list of rows (name, ratio, target, better).
+    """
+    table = Table("measurement", "here", "target", "", show_edge=False)
+    missed = False
+    for name in ("shared.bench", "synthetic.bench"):
+        if not _has_module(name):
+            continue
+        for row in [row for bench in importlib.import_module(name).BENCHES for row in bench()]:
+            reached = row.ratio >= row.target if row.better == "higher" else row.ratio <= row.target
+            missed = missed or not reached
+            side = "at least" if row.better == "higher" else "at most"
+            words = "[green]reached[/green]" if reached else "[red]missed[/red]"
+            table.add_row(row.name, f"{row.ratio:.3g}", f"{side} {row.target:g}", words)
+    console.print(table)
+    return 1 if missed else 0
+
+
+def _has_module(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
+def _on_disk(options: argparse.Namespace, results: Path) -> list[tuple[Paper, str]]:
+    """Papers and profiles that have measurements, narrowed to what was asked for."""
+    papers = [find_paper(options.paper, options.papers)] if options.paper else discover(options.papers)
+    if options.profile:
+        for paper in papers:
+            paper.profile(options.profile)
+    found = [
+        (paper, profile)
+        for paper in papers
+        for profile in paper.profiles
+        if options.profile in (None, profile) and (results / paper.name / profile / "measurements.csv").exists()
+    ]
+    if not found:
+        raise ReplicationError(
+            f"Nothing has been measured yet under {results}; start with: replicate run {papers[0].slug}"
+        )
+    return found
+
+
+def _judge(paper: Paper, profile: str, results: Path) -> None:
+    from shared.outcomes import evaluate_profile, write_verdicts
+
+    directory = results / paper.name / profile
+    write_verdicts(evaluate_profile(paper, profile, directory), directory)
+
+
+def _draw(paper: Paper, profile: str, results: Path, console: Console) -> bool:
+    from shared.figures import draw_figures
+
+    failures = draw_figures(paper, profile, results / paper.name / profile)
+    for name, message in failures.items():
+        console.print(f"[red]figure {name} failed:[/red] {_escaped(message)}", soft_wrap=True, highlight=False)
+    return not failures
+
+
+def _write_report(paper: Paper | None, papers: Path, results: Path) -> Path:
+    from shared.report import build_report
+
+    known = discover(papers)
+    if paper is not None and paper.directory not in [one.directory for one in known]:
+        known.append(paper)
+    return build_report(known, results, ROOT if results == (ROOT / "results").resolve() else None)
+
+
+def _shown(path: Path) -> str:
+    """A path as short as it can be from where the user stands."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("[", "\\[")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,190 @@
+"""Experiments that train a language model with TRL: `table1-lm`, `overlap`, `training` and `overhead`."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from datasets import Dataset
+from trl import GRPOTrainer
+
+from shared import models
+from shared.evaluation import greedy_accuracy
+from shared.group_log import read_group_log
+from shared.jobs import JobContext, Row
+from shared.tasks import load_task
+from shared.trainer import TokenWeightedGRPOTrainer
+from shared.training import DEFAULTS, run_training
+from synthetic.binary_tree import BinaryTree
+from synthetic.tree_task import leaf_probability, path_model, tree_dataset, tree_reward
+
+
+def table1_lm(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
+    """Table 1 through the trainer: a transformer that says L or R, one target path per seed.
+
+    Metrics: `target_probability` (exact, before the step, every tenth step) and `target_frequency` (its mean over the
+    last `settings["last"]` steps: the expectation of the paper's sampled frequency, without its sampling noise).
+    """
+    tree = BinaryTree(settings["depth"], settings["n"], prefix_reward=settings["r_neg"])
+    target = tree.random_target(seed)
+    model, tokenizer = path_model(settings["model"], seed)
+    run = run_training(
+        {**_trainer_settings(settings), "prompts_per_step": 1, "max_new_tokens": settings["depth"]},
+        seed,
+        tree_dataset(settings["steps"]),
+        tree_reward(tree, target),
+        directory=context.directory,
+        model=model,
+        tokenizer=tokenizer,
+        observe=lambda policy, _: {"p": leaf_probability(policy, target, settings["depth"])},
+        observe_every=1,
+        progress=context.progress,
+    )
+    sampled = [(step, seen["p"]) for step, seen in run.observations if step < settings["steps"]]
+    rows = [_row("target_probability", p, step) for step, p in sampled if step % 10 == 0]
+    rows.append(_row("target_frequency", statistics.fmean(p for _, p in sampled[-settings["last"] :])))
+    rows.append(_row("start_probability", sampled[0][1]))
+    return rows
+
+
+def overlap(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
+    """Prefix trees during a real GRPO run on addition: flat trees, path depth, intermediate proportion by step.
+
+    `*_rise` is the mean over the last fifth of the steps minus the mean over the first fifth.
+    """
+    train, _, rewards = _data(settings, seed)
+    run = run_training(
+        _trainer_settings(settings),
+        seed,
+        train,
+        rewards,
+        directory=context.directory,
+        progress=context.progress,
+    )
+    names = {
+        "tree/path_depth": "path_depth",
+        "tree/intermediate_proportion": "intermediate_proportion",
+        "tree/flat": "flat_share",
+        "reward": "reward",
+        "groups/silent": "silent_share",
+    }
+    rows = [_row(name, entry[key], step) for step, entry in enumerate(run.history) for key, name in names.items()]
+    flat = [group["flat"] for group in read_group_log(run.group_log)]
+    rows += [
+        _row("groups", len(flat)),
+        _row("nonflat_groups", len(flat) - sum(flat)),
+        _row("nonflat_share", 1 - sum(flat) / len(flat)),
+    ]
+    fifth = max(1, len(run.history) // 5)
+    for key in ("tree/path_depth", "tree/intermediate_proportion"):
+        values = [entry[key] for entry in run.history]
+        rise = statistics.fmean(values[-fifth:]) - statistics.fmean(values[:fifth])
+        rows.append(_row(f"{names[key]}_rise", rise))
+    return rows
+
+
+def training(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
+    """GRPO or lambda-GRPO from the same start, on the same prompts in the same order: accuracy on held-out problems.
+
+    Metrics: `validation_accuracy` by step (greedy decoding, before the step is made), `peak_accuracy`,
+    `steps_to_peak` (first step that reaches the peak), `final_accuracy`, `mean_accuracy` (over all looks: area under the
+    curve), and by step `reward`, `grad_norm`, `entropy`, `silent_share`.
+    """
+    train, validation, rewards = _data(settings, seed)
+    model, tokenizer = models.load(settings["model"])
+
+    def accuracy(model: Any, _: int) -> dict[str, float]:
+        result = greedy_accuracy(
+            model,
+            tokenizer,
+            validation,
+            rewards,
+            max_new_tokens=settings["max_new_tokens"],
+            batch_size=settings["eval_batch_size"],
+            precision=settings["precision"],
+        )
+        return {"accuracy": result.estimate.value}
+
+    run = run_training(
+        _trainer_settings(settings),
+        seed,
+        train,
+        rewards,
+        directory=context.directory,
+        model=model,
+        tokenizer=tokenizer,
+        observe=accuracy,
+        observe_every=settings["eval_every"],
+        progress=context.progress,
+    )
+    curve = [(step, seen["accuracy"]) for step, seen in run.observations]
+    peak = max(value for _, value in curve)
+    rows = [_row("validation_accuracy", value, step) for step, value in curve]
+    rows += [
+        _row("peak_accuracy", peak),
+        _row("steps_to_peak", next(step for step, value in curve if value == peak)),
+        _row("final_accuracy", curve[-1][1]),
+        _row("mean_accuracy", statistics.fmean(value for _, value in curve)),
+    ]
+    names = {"reward": "reward", "grad_norm": "grad_norm", "entropy": "entropy", "groups/silent": "silent_share"}
+    rows += [_row(name, entry[key], step) for step, entry in enumerate(run.history) for key, name in names.items()]
+    return rows
+
+
+def overhead(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
+    """Cost of the weights: as a share of a training step, and step time of lambda-GRPO over stock TRL's GRPO.
+
+    Both trainers run once, from the same seed and with learning rate 0, so that they sample the same completions; the
+    first step of each (warm-up) is left out. Which of the two goes first alternates with the seed, so that a machine
+    that slows down or warms up favors neither. All rows are timings, one per step.
+    """
+    train, _, rewards = _data(settings, seed)
+    chosen = {**_trainer_settings(settings), "method": "lambda-grpo", "lr": 0.0}
+    history = {}
+    order = {"stock": GRPOTrainer, "ours": TokenWeightedGRPOTrainer}
+    for name in order if seed % 2 == 0 else reversed(order):
+        run = run_training(chosen, seed, train, rewards, directory=context.directory / name, trainer_class=order[name])
+        history[name] = run.history[1:]
+        context.progress(len(history) / 2)
+    rows: list[Row] = []
+    for step, (stock, ours) in enumerate(zip(history["stock"], history["ours"], strict=True), start=1):
+        rows += [
+            _timing("step_ratio", ours["step_time"] / stock["step_time"], step),
+            _timing("step_seconds_stock", stock["step_time"], step),
+            _timing("weights_share", ours["time/token_weights"] / ours["step_time"], step),
+        ]
+    return rows
+
+
+_ADDITION_KEYS = ("low", "high", "train_size", "validation_size", "system_message")
+
+
+def _data(settings: dict[str, Any], seed: int) -> tuple[Dataset, Dataset, list[Any]]:
+    """Training prompts, validation problems and rewards: addition, or mathematics where a `dataset` is set."""
+    if "dataset" in settings:
+        models.prepare(settings["model"])  # a model that cannot be had is said before any data is fetched
+        task = load_task(
+            "math",
+            dataset=settings["dataset"],
+            validation=settings["validation"],
+            ungradable="drop",
+            seed=seed,
+        )
+    else:
+        task = load_task("addition", seed=seed, **{key: settings[key] for key in _ADDITION_KEYS})
+    return task.train, task.validation, task.rewards
+
+
+def _trainer_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key in DEFAULTS}
+
+
+def _row(metric: str, value: float, step: int | None = None) -> Row:
+    row: Row = {"metric": metric, "value": float(value)}
+    if step is not None:
+        row["step"] = step
+    return row
+
+
+def _timing(metric: str, value: float, step: int) -> Row:
+    return {**_row(metric, value, step), "timing": True}

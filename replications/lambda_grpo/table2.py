@@ -1,0 +1,121 @@
+"""Experiment `table2`: the paper's downstream accuracies, with its models, its data and its benchmarks.
+
+One job trains one model once (or not at all, for the base row) and measures it on the five benchmarks. With
+`processes` above 1 the job starts itself under `accelerate launch`, one process per GPU.
+
+Where the settings seen in the authors' code and this experiment differ:
+
+* completions end at the model's own end of sequence, not when a box is closed;
+* the reward reads the completion alone, and training rows whose gold answer cannot be graded are left out, not rewarded;
+* the loss is normalized over the tokens of the whole batch, not of each micro-batch;
+* greedy decoding is not assumed: `eval_temperature` and `eval_samples` say how a benchmark is sampled.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from shared import models
+from shared.errors import ReplicationError
+from shared.jobs import JobContext, Row
+
+
+def table2(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
+    """Rows `accuracy/<benchmark>` and `accuracy/mean` of one trained model.
+
+    Settings beyond the trainer's (`shared.training.DEFAULTS`): `method` ("base" trains nothing), `dataset`,
+    `benchmarks` (names of `shared.tasks.math.BENCHMARKS`, each optionally `name=path-or-hub-id`), `eval_batch_size`,
+    `eval_max_new_tokens`, `eval_samples`, `eval_temperature`, `processes`.
+    Raises ReplicationError, before anything is trained, when the model or a data set cannot be had.
+    """
+    models.prepare(settings["model"])
+    if settings["processes"] == 1:
+        return train_and_measure(settings, seed, context.directory, context)
+    return _launch(settings, seed, context.directory)
+
+
+def train_and_measure(
+    settings: dict[str, Any], seed: int, directory: Path, context: JobContext | None = None
+) -> list[Row]:
+    """Train (unless `method` is "base") and measure; under `accelerate launch` every process takes part in training."""
+    from accelerate import PartialState
+
+    from shared.evaluation import evaluate_benchmark
+    from shared.tasks.math import benchmark, problems_from
+    from shared.training import DEFAULTS, run_training
+
+    sources = dict(_benchmark(entry) for entry in settings["benchmarks"])
+    problems = {name: benchmark(name, source, ungradable="drop") for name, source in sources.items()}
+    model, tokenizer = models.load(settings["model"])
+    from shared.rewards import accuracy_reward
+
+    if settings["method"] != "base":
+        train = problems_from(settings["dataset"], ungradable="drop").shuffle(seed=seed)
+        run = run_training(
+            {key: value for key, value in settings.items() if key in DEFAULTS},
+            seed,
+            train,
+            [accuracy_reward],
+            directory=directory,
+            model=model,
+            tokenizer=tokenizer,
+            progress=None if context is None else context.progress,
+        )
+        model = run.model
+    if not PartialState().is_main_process:
+        return []
+    rows = []
+    for name, dataset in problems.items():
+        result = evaluate_benchmark(
+            model,
+            tokenizer,
+            dataset,
+            [accuracy_reward],
+            max_new_tokens=settings["eval_max_new_tokens"],
+            batch_size=settings["eval_batch_size"],
+            samples=settings["eval_samples"],
+            temperature=settings["eval_temperature"],
+            seed=seed,
+            precision=settings["precision"],
+        )
+        rows.append({"metric": f"accuracy/{name}", "value": result.estimate.value})
+    rows.append({"metric": "accuracy/mean", "value": sum(row["value"] for row in rows) / len(rows)})
+    return rows
+
+
+def _benchmark(entry: str) -> tuple[str, str | None]:
+    name, _, source = entry.partition("=")
+    return name, source or None
+
+
+def _launch(settings: dict[str, Any], seed: int, directory: Path) -> list[Row]:
+    """Run `train_and_measure` in `processes` processes; the main one leaves its rows in a file."""
+    request = directory / "request.json"
+    answer = directory / "rows.json"
+    answer.unlink(missing_ok=True)
+    request.write_text(json.dumps({"settings": settings, "seed": seed, "directory": str(directory)}))
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", str(settings["processes"])]
+    done = subprocess.run([*launch, "-m", __name__, str(request)], capture_output=True, text=True, check=False)
+    if not answer.exists():
+        raise ReplicationError(
+            f"`accelerate launch` with {settings['processes']} processes ended with code {done.returncode}:\n"
+            f"{done.stderr.strip()[-1500:]}\nSet `processes` in profiles.toml to the number of GPUs of this machine."
+        )
+    return json.loads(answer.read_text())
+
+
+def main(request: str) -> None:
+    """Entry point of the processes that `accelerate launch` starts."""
+    asked = json.loads(Path(request).read_text())
+    directory = Path(asked["directory"])
+    rows = train_and_measure(asked["settings"], asked["seed"], directory)
+    if rows:
+        (directory / "rows.json").write_text(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

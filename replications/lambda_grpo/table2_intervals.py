@@ -1,0 +1,201 @@
+"""What the printed Table 2 says by itself: counts, the meaning of its +-, and how many differences exceed chance.
+
+No model is run. Every cell of the table is one training run, and its +- comes from the benchmark's finite size, so
+nothing here covers the spread over training seeds: a difference that exceeds it may still be one lucky run.
+Comparisons between cells are made in units of the last printed digit, where they are exact.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from shared.jobs import JobContext, Row
+
+PAPER_TABLE = Path(__file__).with_name("paper_table2.csv")
+DIGIT = 10_000  # the table prints four decimals
+PROBLEMS = {"AIME24": 30, "MATH-500": 500, "AMC23": 40, "Minerva": 272, "OlympiadBench": 675}
+"""Benchmark sizes. OlympiadBench: the printed accuracies are multiples of 1/675 (the text-only English mathematics
+subset as published has 675 problems), none of them of 1/674."""
+
+Z95 = 1.959963984540054  # two-sided 95 % point of the normal distribution
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One printed accuracy and its interval, in units of the last digit; `average` cells carry no interval."""
+
+    model: str
+    beta: float | None
+    method: str
+    benchmark: str
+    accuracy: int
+    interval: int
+
+    @property
+    def share(self) -> float:
+        """The accuracy as a number between 0 and 1."""
+        return self.accuracy / DIGIT
+
+
+@dataclass(frozen=True)
+class Pair:
+    """lambda-GRPO, GRPO and the base model on one benchmark with one beta: one of the 20 comparisons."""
+
+    ours: Cell
+    grpo: Cell
+    base: Cell
+
+    @property
+    def difference(self) -> int:
+        """lambda-GRPO minus GRPO, in units of the last digit."""
+        return self.ours.accuracy - self.grpo.accuracy
+
+
+def table2_intervals(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
+    """All counts of this module as rows; nothing is random, so the seed changes nothing.
+
+    `cells_*` count the 20 comparisons. `cells_exceeding_*` are the comparisons, in either direction, whose difference
+    exceeds the sum (`both_intervals`) or the root of the sum of squares (`combined_interval`) of the two printed +-;
+    `*_in_favor` those of them where lambda-GRPO is the higher. `differences_significant*`: two-sided test of two
+    independent proportions at 5 %, alone and with Holm's correction for 20 tests.
+    """
+    cells = list(read_table())
+    values = {**_counts(list(pairs(cells))), **_printed_intervals(cells), **_averages(cells)}
+    context.progress(1.0)
+    return [{"metric": name, "value": float(value)} for name, value in values.items()]
+
+
+@lru_cache(maxsize=1)
+def read_table() -> tuple[Cell, ...]:
+    """Every cell of the printed table, averages included."""
+    with PAPER_TABLE.open(encoding="utf-8", newline="") as file:
+        rows = csv.DictReader(line for line in file if not line.startswith("#"))
+        return tuple(
+            Cell(
+                row["model"],
+                float(row["beta"]) if row["beta"] else None,
+                row["method"],
+                row["benchmark"],
+                round(float(row["accuracy"]) * DIGIT),
+                round(float(row["interval"] or 0) * DIGIT),
+            )
+            for row in rows
+        )
+
+
+def pairs(cells: Iterable[Cell]) -> Iterator[Pair]:
+    """The 20 comparisons, in the printed order."""
+    by_key = {(cell.model, cell.beta, cell.method, cell.benchmark): cell for cell in cells}
+    for (model, beta, method, benchmark), cell in by_key.items():
+        if method == "lambda-grpo" and benchmark != "avg":
+            yield Pair(cell, by_key[model, beta, "grpo", benchmark], by_key[model, None, "base", benchmark])
+
+
+def beyond_both_intervals(pair: Pair) -> bool:
+    """Whether the two printed intervals do not even touch: |difference| > sum of the two +-."""
+    return abs(pair.difference) > pair.ours.interval + pair.grpo.interval
+
+
+def beyond_combined_interval(pair: Pair) -> bool:
+    """Whether |difference| exceeds the +- of a difference of independent cells, sqrt(a^2 + b^2)."""
+    return pair.difference**2 > pair.ours.interval**2 + pair.grpo.interval**2
+
+
+def difference_p_value(pair: Pair) -> float:
+    """Two-sided p-value of equal proportions (pooled z), as if the two cells had been tested on separate problems.
+
+    Both were tested on the same problems, which a paired test would use; the table does not allow one.
+    """
+    n = PROBLEMS[pair.ours.benchmark]
+    pooled = (pair.ours.share + pair.grpo.share) / 2
+    if pair.difference == 0 or pooled in (0.0, 1.0):
+        return 1.0
+    z = (pair.difference / DIGIT) / math.sqrt(2 * pooled * (1 - pooled) / n)
+    return math.erfc(abs(z) / math.sqrt(2))
+
+
+def holm_rejections(p_values: list[float], level: float = 0.05) -> int:
+    """Number of hypotheses rejected by Holm's step-down procedure, which holds the family's error rate."""
+    ordered = sorted(p_values)
+    for position, p in enumerate(ordered):
+        if p > level / (len(ordered) - position):
+            return position
+    return len(ordered)
+
+
+def sign_test_p_value(wins: int, losses: int) -> float:
+    """Two-sided exact binomial p-value of that many wins and losses, were both equally likely and all independent."""
+    n = wins + losses
+    tail = sum(math.comb(n, k) for k in range(max(wins, losses), n + 1)) / 2**n
+    return min(1.0, 2 * tail)
+
+
+def standard_error(cell: Cell) -> float:
+    """Standard error over the benchmark's problems, sqrt(p (1 - p) / (n - 1)), in units of the last digit."""
+    return DIGIT * math.sqrt(cell.share * (1 - cell.share) / (PROBLEMS[cell.benchmark] - 1))
+
+
+def _counts(comparisons: list[Pair]) -> dict[str, float]:
+    both = [pair for pair in comparisons if beyond_both_intervals(pair)]
+    combined = [pair for pair in comparisons if beyond_combined_interval(pair)]
+    p_values = [difference_p_value(pair) for pair in comparisons]
+    significant = [pair for pair, p in zip(comparisons, p_values) if p < 0.05]
+    wins, losses = (sum(sign * pair.difference > 0 for pair in comparisons) for sign in (1, -1))
+    return {
+        "cells": len(comparisons),
+        "cells_above_grpo": wins,
+        "cells_equal_to_grpo": sum(pair.difference == 0 for pair in comparisons),
+        "cells_above_base": sum(pair.ours.accuracy > pair.base.accuracy for pair in comparisons),
+        "cells_equal_to_base": sum(pair.ours.accuracy == pair.base.accuracy for pair in comparisons),
+        "cells_exceeding_both_intervals": len(both),
+        "cells_exceeding_both_intervals_in_favor": sum(pair.difference > 0 for pair in both),
+        "cells_exceeding_combined": len(combined),
+        "cells_exceeding_combined_in_favor": sum(pair.difference > 0 for pair in combined),
+        "differences_significant": len(significant),
+        "differences_significant_in_favor": sum(pair.difference > 0 for pair in significant),
+        "differences_significant_after_holm": holm_rejections(p_values),
+        "significant_where_grpo_fell_below_base": sum(p.grpo.accuracy < p.base.accuracy for p in significant),
+        "sign_test_p_value": sign_test_p_value(wins, losses),
+    }
+
+
+def _printed_intervals(cells: list[Cell]) -> dict[str, float]:
+    """How the printed +- compare with one standard error; cells with accuracy 0 print none and are left out."""
+    printed = [cell for cell in cells if cell.interval]
+    deviations = [abs(cell.interval - standard_error(cell)) for cell in printed]
+    off = [deviation for deviation in deviations if deviation > 0.6]  # half a digit of rounding, and the accuracy's own
+    return {
+        "intervals_printed": len(printed),
+        "intervals_equal_to_standard_error": len(printed) - len(off),
+        "intervals_off_standard_error": len(off),
+        "stated_interval_is_standard_error_max_deviation": max(deviations) / DIGIT,
+        "stated_interval_is_standard_error_median_deviation": sorted(deviations)[len(deviations) // 2] / DIGIT,
+        "stated_interval_over_95_interval": sum(c.interval / (Z95 * standard_error(c)) for c in printed) / len(printed),
+        "accuracies_not_counts_of_problems": sum(not _is_count(c) for c in cells if c.benchmark != "avg"),
+    }
+
+
+def _is_count(cell: Cell) -> bool:
+    """Whether the printed accuracy is a whole number of right answers over the benchmark's size, rounded."""
+    n = PROBLEMS[cell.benchmark]
+    return abs(round(cell.share * n) / n * DIGIT - cell.accuracy) <= 0.5 + 1e-9
+
+
+def _averages(cells: list[Cell]) -> dict[str, float]:
+    """Largest distance between a printed average and its row's mean; rows that are off by more than rounding."""
+    rows: dict[tuple[str, float | None, str], dict[str, Cell]] = {}
+    for cell in cells:
+        rows.setdefault((cell.model, cell.beta, cell.method), {})[cell.benchmark] = cell
+    deviations = [
+        abs(row["avg"].accuracy - sum(row[name].accuracy for name in PROBLEMS) / len(PROBLEMS)) for row in rows.values()
+    ]
+    return {
+        "averages_max_deviation": max(deviations) / DIGIT,
+        "averages_off": sum(deviation > 0.5 + 1e-9 for deviation in deviations),
+    }

@@ -1,0 +1,328 @@
+"""Experiment `theorem`: L_PRM = L_GRPO in value and gradient, in float64, and controls that must break it.
+
+The equality rests on one fact: completions that share a prefix share the policy's log-probabilities on it, so a_i may be
+averaged over the process set. Hence the policy here is always a function of the prefix (a recurrent net with random
+weights, or the embedded language model), never a table of free numbers per token.
+
+Two negative controls show that the check can fail: normalization by sequence, and a second update on the same batch with
+clipping. A third comparison is not in the paper: a second update *without* clipping, where linearity in the advantage
+still holds.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from replications.lambda_grpo.objectives import enumerate_process_sets, sequence_level, token_level, token_terms
+from shared.groups import grpo_advantages
+from shared.jobs import JobContext, Row
+from shared.process_sets import process_set_sizes, step_advantages
+
+BETA = 0.04
+CLIP = 0.2
+
+
+def theorem(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
+    """Largest relative errors over the groups of one seed.
+
+    `settings["source"]`: `"random"` (groups of random trees and rewards, recurrent policy) or `"rollouts"` (groups
+    sampled from the language model `settings["model"]` on addition). `settings["groups"]`: how many.
+    """
+    if settings["source"] == "random":
+        worst = random_groups(settings["groups"], seed, context)
+        example = worked_example()
+        worst["worked_example_advantage"] = example.advantage
+        worst["worked_example_advantage_population"] = example.advantage_population
+        worst["worked_example_is_best"] = float(example.best_is_in_the_step)
+    else:
+        worst = model_rollouts(settings, seed, context)
+    return [{"metric": name, "value": value} for name, value in worst.items()]
+
+
+# --- random groups ----------------------------------------------------------------------------------------------------
+
+
+class PrefixPolicy(nn.Module):
+    """A small recurrent policy in float64: the next token's distribution is a function of the prefix alone."""
+
+    def __init__(self, vocabulary: int, hidden: int, generator: torch.Generator) -> None:
+        super().__init__()
+
+        def draw(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.randn(*shape, generator=generator, dtype=torch.float64))
+
+        self.embedding, self.recurrence = draw(vocabulary + 1, hidden), draw(hidden, hidden)
+        self.head = draw(hidden, vocabulary)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Log-probability of each token given those before it: (G, T) -> (G, T)."""
+        state = torch.tanh(self.embedding[-1]).expand(ids.size(0), -1)
+        logps = []
+        for t in range(ids.size(1)):
+            logps.append((state @ self.head).log_softmax(dim=-1).gather(1, ids[:, t : t + 1]))
+            state = torch.tanh(self.embedding[ids[:, t]] + state @ self.recurrence)
+        return torch.cat(logps, dim=1)
+
+
+def random_groups(count: int, seed: int, context: JobContext) -> dict[str, float]:
+    """Largest errors over `count` random groups: sizes 2-12, lengths 1-12, 2-3 tokens, rewards of several kinds."""
+    generator = torch.Generator().manual_seed(seed)
+    worst: dict[str, float] = {}
+    smallest: dict[str, float] = {}
+    for index in range(count):
+        ids, mask, rewards = _random_group(generator)
+        vocabulary = int(ids.max()) + 1
+        policy = PrefixPolicy(vocabulary, 6, generator)
+        reference = PrefixPolicy(vocabulary, 6, generator)
+        beta = BETA if index % 2 else 0.0
+        errors = _compare(policy, reference, ids, mask, rewards, beta)
+        _keep_worst(worst, errors)
+        if index < _CONTROL_GROUPS:
+            controls = _controls(policy, reference, ids, mask, rewards, beta, generator)
+            for name, value in controls.items():
+                # Controls report their typical size: a group of equal lengths rightly shows no difference.
+                smallest[name] = smallest.get(name, 0.0) + value / min(count, _CONTROL_GROUPS)
+        if index % 50 == 0:
+            context.progress(index / count)
+    return {**worst, **smallest, "groups": float(count)}
+
+
+_CONTROL_GROUPS = 200
+
+
+def _random_group(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    def integer(low: int, high: int) -> int:
+        return int(torch.randint(low, high + 1, (), generator=generator))
+
+    size, length, vocabulary = integer(2, 12), integer(1, 12), integer(2, 3)
+    ids = torch.randint(vocabulary, (size, length), generator=generator)
+    copied = integer(0, size - 1)  # some completions repeat another's beginning or all of it: deep and identical sets
+    for row in range(copied):
+        ids[row, : integer(0, length)] = ids[-1, 0]
+    lengths = torch.randint(1, length + 1, (size,), generator=generator)
+    mask = torch.arange(length) < lengths.unsqueeze(1)
+    kind = integer(0, 2)
+    if kind == 0:
+        rewards = torch.randint(2, (size,), generator=generator).double()
+    elif kind == 1:
+        rewards = torch.randn(size, generator=generator, dtype=torch.float64)
+    else:
+        rewards = torch.randint(4, (size,), generator=generator).double() / 3
+    return ids, mask, rewards
+
+
+def _compare(
+    policy: nn.Module, reference: nn.Module, ids: Tensor, mask: Tensor, rewards: Tensor, beta: float
+) -> dict[str, float]:
+    """Relative errors of value and gradient, and of the contribution of every process set, for one group."""
+    logps = policy(ids)
+    old = logps.detach()
+    with torch.no_grad():
+        ref = reference(ids)
+    a = grpo_advantages(rewards.unsqueeze(0), eps=0.0)[0].unsqueeze(1)
+    step = step_advantages(ids, mask, rewards, ids.size(0), eps=0.0)
+    grpo = token_level(token_terms(logps, old, ref, a, beta), mask)
+    prm = token_level(token_terms(logps, old, ref, step, beta), mask)
+    parameters = list(policy.parameters())
+    errors = {
+        "value_error": relative(grpo.detach(), prm.detach()),
+        "gradient_error": relative(gradient(grpo, parameters), gradient(prm, parameters)),
+    }
+    errors.update(set_contributions(old, ref, a, step, ids, mask, beta))
+    return errors
+
+
+def set_contributions(
+    logps: Tensor, ref: Tensor, a: Tensor, step: Tensor, ids: Tensor, mask: Tensor, beta: float
+) -> dict[str, float]:
+    """Claim 2: at index t a set contributes |lambda| (P A - D) to L_GRPO, and once (P A - D) to L_lambda."""
+    per_completion = token_terms(logps, logps, ref, a, beta)
+    per_step = token_terms(logps, logps, ref, step, beta)
+    weights = 1.0 / process_set_sizes(ids, mask, ids.size(0)).clamp(min=1).double()
+    positions = [torch.nonzero(row).flatten() for row in mask]
+    contributed, weighted, expected = [], [], []
+    for t, rows in enumerate_process_sets(ids, mask):
+        columns = [positions[row][t] for row in rows]
+        contributed.append(sum(per_completion[r, c] for r, c in zip(rows, columns, strict=True)))
+        weighted.append(sum((weights * per_completion)[r, c] for r, c in zip(rows, columns, strict=True)))
+        expected.append((len(rows), per_step[rows[0], columns[0]]))
+    sizes = torch.tensor([size for size, _ in expected], dtype=torch.float64)
+    terms = torch.stack([term for _, term in expected])
+    return {
+        "set_contribution_error": relative(torch.stack(contributed), sizes * terms),
+        "set_contribution_error_lambda": relative(torch.stack(weighted), terms),
+    }
+
+
+def _controls(
+    policy: nn.Module,
+    reference: nn.Module,
+    ids: Tensor,
+    mask: Tensor,
+    rewards: Tensor,
+    beta: float,
+    generator: torch.Generator,
+) -> dict[str, float]:
+    """The same comparison where the theorem's conditions are broken, or bent."""
+    old = policy(ids).detach()
+    with torch.no_grad():
+        ref = reference(ids)
+        for parameter in policy.parameters():  # a second update: the policy has moved away from its frozen copy
+            parameter += 0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+    logps = policy(ids)
+    a = grpo_advantages(rewards.unsqueeze(0), eps=0.0)[0].unsqueeze(1)
+    step = step_advantages(ids, mask, rewards, ids.size(0), eps=0.0)
+    parameters = list(policy.parameters())
+
+    def difference(normalize: Any, old_logps: Tensor, clip: float | None) -> float:
+        losses = [normalize(token_terms(logps, old_logps, ref, x, beta, clip), mask) for x in (a, step)]
+        return relative(*(gradient(loss, parameters) for loss in losses))
+
+    return {
+        "control_sequence_norm": difference(sequence_level, logps.detach(), None),
+        "control_two_updates": difference(token_level, old, CLIP),
+        "two_updates_unclipped": difference(token_level, old, None),
+    }
+
+
+# --- rollouts of a language model -------------------------------------------------------------------------------------
+
+
+def model_rollouts(settings: dict[str, Any], seed: int, context: JobContext) -> dict[str, float]:
+    """The comparison on real completions: all parameters of the language model, in float64.
+
+    The reference policy of the KL term is the same model rounded to bfloat16. Rewards are 1 for a right sum plus a
+    random number in [0, 1) for each completion: the theorem is about any rewards, and no group is silent.
+    """
+    from shared import models
+    from shared.tasks.addition import addition_reward
+
+    model, tokenizer = models.load(settings["model"])
+    worst: dict[str, float] = {}
+    tokens = settings["max_new_tokens"]
+    prompts, answers = _prompts(settings, seed)
+    rollouts = []
+    for prompt in prompts:
+        text = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+        batch = tokenizer([text] * settings["group_size"], return_tensors="pt", add_special_tokens=False)
+        sampled = model.generate(**batch, do_sample=True, max_new_tokens=tokens, top_k=0, top_p=1.0, temperature=1.0)
+        rollouts.append((batch.input_ids, sampled[:, batch.input_ids.size(1) :]))
+    reference = [_completion_logps(model.bfloat16().float(), *rollout).detach().double() for rollout in rollouts]
+    model, _ = models.load(settings["model"], dtype="float64")
+    generator = torch.Generator().manual_seed(seed)
+    nonflat = 0
+    for index, ((prompt_ids, ids), ref, answer) in enumerate(zip(rollouts, reference, answers, strict=True)):
+        mask = _until_end(ids, model.generation_config.eos_token_id)
+        texts = tokenizer.batch_decode(
+            [row[real] for row, real in zip(ids, mask, strict=True)], skip_special_tokens=True
+        )
+        right = torch.tensor(addition_reward(texts, answer=[answer] * len(texts)), dtype=torch.float64)
+        rewards = right + torch.rand(len(texts), generator=generator, dtype=torch.float64)
+        logps = _completion_logps(model, prompt_ids, ids)
+        old = logps.detach()
+        a = grpo_advantages(rewards.unsqueeze(0), eps=0.0)[0].unsqueeze(1)
+        step = step_advantages(ids, mask, rewards, ids.size(0), eps=0.0)
+        grpo = token_level(token_terms(logps, old, ref, a, BETA), mask)
+        prm = token_level(token_terms(logps, old, ref, step, BETA), mask)
+        sizes = process_set_sizes(ids, mask, ids.size(0))
+        nonflat += bool(((sizes > 1) & (sizes < ids.size(0))).any())
+        errors = {"value_error": relative(grpo.detach(), prm.detach())}
+        errors["gradient_error"] = _gradient_error(model, grpo, prm)
+        errors.update(set_contributions(old, ref, a, step, ids, mask, BETA))
+        _keep_worst(worst, errors)
+        context.progress((index + 1) / len(rollouts))
+    return {**worst, "groups": float(len(rollouts)), "groups_with_inner_sets": float(nonflat)}
+
+
+def _prompts(settings: dict[str, Any], seed: int) -> tuple[list[Any], list[Any]]:
+    from shared.tasks.addition import addition_problems
+
+    problems = addition_problems(settings["groups"], seed=seed, system_message=settings["system_message"])
+    return [problem["prompt"] for problem in problems], [problem["answer"] for problem in problems]
+
+
+def _completion_logps(model: Any, prompt_ids: Tensor, ids: Tensor) -> Tensor:
+    """Log-probabilities of sampled completions under the model's own precision, (G, T); prompts have no padding."""
+    full = torch.cat([prompt_ids, ids], dim=1)
+    logits = model(input_ids=full, attention_mask=torch.ones_like(full)).logits[:, prompt_ids.size(1) - 1 : -1]
+    return logits.log_softmax(dim=-1).gather(2, ids.unsqueeze(2)).squeeze(2)
+
+
+def _until_end(ids: Tensor, end: int) -> Tensor:
+    """Real tokens of each row: everything up to and including the first end of sequence."""
+    ended = (ids == end).cumsum(dim=1)
+    return (ended == 0) | ((ended == 1) & (ids == end))
+
+
+def _gradient_error(model: nn.Module, grpo: Tensor, prm: Tensor) -> float:
+    """|grad L_GRPO - grad L_PRM| / |grad L_GRPO| over all parameters, holding one copy of the gradient at a time."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    model.zero_grad(set_to_none=True)
+    grpo.backward(retain_graph=True)
+    size = torch.sqrt(sum((p.grad**2).sum() for p in parameters))
+    (-prm).backward()
+    difference = torch.sqrt(sum((p.grad**2).sum() for p in parameters))
+    model.zero_grad(set_to_none=True)
+    return float(difference / size)
+
+
+# --- the worked example -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WorkedExample:
+    """A group of six that fits what the authors print of their example."""
+
+    step_rewards: tuple[float, ...]
+    other_rewards: tuple[float, ...]
+    advantage: float
+    advantage_population: float
+    best_is_in_the_step: bool
+
+
+def worked_example() -> WorkedExample:
+    """Recover the group behind the printed example: three of six share a prefix, means .33 and .42, step holds the best.
+
+    Searches rewards 0, 0.5 and 1 for every group with those two means (to two decimals) whose single best completion is
+    one of the three; there is exactly one. Its step advantage with the sample standard deviation is the printed -0.22.
+    Raises ValueError if the search does not single out one group.
+    """
+    found = []
+    for step in itertools.combinations_with_replacement((0.0, 0.5, 1.0), 3):
+        for other in itertools.combinations_with_replacement((0.0, 0.5, 1.0), 3):
+            means = round(sum(step) / 3, 2), round(sum(step + other) / 6, 2)
+            if means == (0.33, 0.42) and max(step) > max(other) and step.count(max(step)) == 1:
+                found.append((step, other))
+    if len(found) != 1:
+        raise ValueError(f"the printed example fits {len(found)} groups")
+    step, other = found[0]
+    rewards = torch.tensor(step + other, dtype=torch.float64)
+    ids = torch.tensor([[7, i] for i in range(3)] + [[i, 0] for i in range(3)])  # three share their first token, 7
+    ones = torch.ones_like(ids, dtype=torch.bool)
+    sample, population = (float(step_advantages(ids, ones, rewards, 6, ddof=d, eps=0.0)[0, 0]) for d in (1, 0))
+    return WorkedExample(step, other, sample, population, bool(rewards.argmax() < 3))
+
+
+# --- small pieces -----------------------------------------------------------------------------------------------------
+
+
+def gradient(loss: Tensor, parameters: list[Tensor]) -> Tensor:
+    """Gradient of a scalar with respect to all parameters, as one vector."""
+    parts = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
+    return torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for g, p in zip(parts, parameters)])
+
+
+def relative(x: Tensor, y: Tensor) -> float:
+    """|x - y| / max(|x|, |y|), and 0 where both vanish (below 1e-12, as in a silent group without KL)."""
+    scale = max(float(x.norm()), float(y.norm()))
+    return float((x - y).norm()) / scale if scale > 1e-12 else float((x - y).norm())
+
+
+def _keep_worst(worst: dict[str, float], errors: dict[str, float]) -> None:
+    for name, value in errors.items():
+        worst[name] = max(worst.get(name, 0.0), value)

