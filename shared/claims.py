@@ -12,9 +12,7 @@ A claim has one of five kinds:
 ``select``, ``better`` and ``worse`` filter on the settings that vary in the experiment (a list means any of its values)
 and on ``step`` (a number or ``"last"``).  The unit of replication is the seed: what is left of one seed after the
 filters (several steps, say) is first reduced to one number (``reduce``: mean, max or min).  With ``conditions`` the
-claim is judged for each combination of these settings.  With ``best_over`` both sides of a direction are taken at
-their best value of these settings, chosen on the even seeds and judged on the odd ones, so that choosing cannot
-flatter either.
+claim is judged for each combination of these settings.
 """
 
 from __future__ import annotations
@@ -63,7 +61,6 @@ BY_KIND = {
         "higher_is_better": "true or false",
         "paired": "true or false",
         "min_seeds": _NUMBER,
-        "best_over": _TEXTS,
     },
     "at_least": {"min_seeds": _NUMBER},
     "at_most": {"min_seeds": _NUMBER},
@@ -119,7 +116,6 @@ class Claim:
     worse: dict[str, Any] = field(default_factory=dict)
     higher_is_better: bool = True
     paired: bool = True
-    best_over: tuple[str, ...] = ()
     min_seeds: int = MINIMUM_SEEDS
 
 
@@ -212,11 +208,9 @@ def _problem(claim: Claim, entry: dict[str, Any]) -> str | None:
         return "max_width must be above 0"
     if claim.kind == "direction" and claim.better == claim.worse:
         return "better and worse select the same rows"
-    overlap = set(claim.conditions) & (set(claim.better) | set(claim.worse) | set(claim.best_over))
+    overlap = set(claim.conditions) & (set(claim.better) | set(claim.worse))
     if overlap:
-        return f"{', '.join(sorted(overlap))} cannot be a condition and be fixed by better, worse or best_over"
-    if set(claim.best_over) & (set(claim.better) | set(claim.worse) | set(claim.select) - {"step"}):
-        return "best_over names a setting that select, better or worse fixes"
+        return f"{', '.join(sorted(overlap))} cannot be a condition and be fixed by better or worse"
     return None
 
 
@@ -230,7 +224,7 @@ def _check_against_profiles(claim: Claim, profiles: dict[str, Profile], where: s
         if claim.experiment not in profiles[name].plans:
             raise ReplicationError(f"{where}: profile '{name}' has no experiment '{claim.experiment}'.")
         plan = profiles[name].plans[claim.experiment]
-        for key in (*claim.conditions, *claim.best_over):
+        for key in claim.conditions:
             _check_varies(key, plan, f"{where}, profile '{name}'")
         filters = (claim.select,) if claim.kind != "direction" else (claim.better, claim.worse)
         for chosen in filters:

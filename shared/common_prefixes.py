@@ -1,11 +1,11 @@
 """Which completions of a group share how long a prefix: the search behind ``shared.process_sets``.
 
 Shapes: B completions (B = groups * G, the G completions of a group in adjacent rows), T columns, S process sets.
-Rows here are *compact*: the real tokens of a row stand at columns 0 .. length-1, and what follows them is ignored.
+A *compact* row has its real tokens at columns 0 .. length-1.
 
-Two exact searches, without recursion and without hashing: ``row_sets`` (for the CPU) sorts the rows of each group, after
-which every set is a run of neighbors; ``pairwise_prefixes`` (torch, for accelerators) compares all pairs of a group,
-dropping a pair once it has parted.
+Two exact searches, without recursion and without hashing: ``row_sets`` (numpy, for the CPU) sorts the rows of each
+group, after which every set is a run of neighbors; ``pairwise_prefixes`` (torch, for accelerators) compares all pairs of
+a group, dropping a pair once it has parted.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from shared.row_layout import RowLayout
+
 FIRST_LOOK = 256  # columns read at first; most rows part within them
-SLICE_ROW = 512  # rows at least this wide are handled by one slice per row, narrower ones all together
 WIDE = np.iinfo(np.uint32).max  # ids that do not fit below are ranked
 PAIR_BLOCK = 64  # columns in the first block of the pairwise search; each later block is four times wider
 PAIR_BLOCK_ELEMENTS = 2**24  # most tokens gathered at once by the pairwise search (128 MiB of int64 on either side)
@@ -27,9 +28,9 @@ class RowSets:
     """Every process set of two or more completions that has a token of its own, as a block of rows and of columns.
 
     ``order`` (B,) permutes the rows so that each set is a run: set s holds rows ``order[begin[s]:end[s]]`` and the
-    compact columns ``start[s]`` .. ``stop[s] - 1``. ``spans`` (S, 4), S < B, has a row (begin, end, start, stop) per set.
-    A token outside every set belongs to its completion alone. ``copies`` (B,) counts the completions of the group that are
-    identical to each row, itself included. All int64.
+    compact columns ``start[s]`` .. ``stop[s] - 1``. ``spans`` (S, 4), S < B, has a row (begin, end, start, stop) for
+    each set. A token outside every set belongs to its completion alone. ``copies`` (B,) counts the completions of the
+    group that are identical to each row, itself included. All int64.
     """
 
     order: np.ndarray
@@ -37,70 +38,65 @@ class RowSets:
     copies: np.ndarray
 
 
-def row_sets(tokens: np.ndarray, lengths: np.ndarray, group_size: int) -> RowSets:
-    """Process sets of compact rows: tokens (B, T) integers, lengths (B,).
+def row_sets(tokens: np.ndarray, layout: RowLayout, group_size: int) -> RowSets:
+    """Process sets of padded rows: tokens (B, T) integers and the layout of their mask.
 
     Sort the rows of each group; a set is then a run of neighbors whose common prefixes reach beyond those beside it.
 
-    Cost: one reading of the tokens, then O(G log G) comparisons of rows per group, each a memory comparison that stops where
-    they part: for common prefixes of length L, O(G L log G) in cache at worst. Where no two rows share more than
-    ``FIRST_LOOK`` tokens, only that many columns are read.
+    Cost: one reading of the tokens, then O(G log G) comparisons of rows per group, each a memory comparison that stops
+    where they part: for common prefixes of length L, O(G L log G) at worst. Where no two rows share ``FIRST_LOOK`` tokens,
+    no more columns than that are looked at.
     """
     columns = tokens.shape[1]
-    order, common = _sorted_neighbors(tokens[:, :FIRST_LOOK], lengths, group_size)
+    order, common = _sorted_neighbors(tokens, layout, min(columns, FIRST_LOOK), group_size)
     if columns > FIRST_LOOK and common.max() >= FIRST_LOOK:
-        order, common = _sorted_neighbors(tokens, lengths, group_size)
+        order, common = _sorted_neighbors(tokens, layout, columns, group_size)
     spans = np.array(_runs(common.tolist()), dtype=np.int64).reshape(-1, 4)
-    return RowSets(order, spans, _copies(common, lengths, order, group_size))
+    return RowSets(order, spans, _copies(common, layout.lengths[order], order, group_size))
 
 
-def _sorted_neighbors(tokens: np.ndarray, lengths: np.ndarray, group_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """An order of the rows that keeps equal prefixes within each group together, and the common prefix of each row in this
-    order with the one before it (0 at the first row of a group); both (B,). Prefixes count up to the columns given."""
-    rows, columns = tokens.shape
-    table = _narrow(tokens, lengths)
-    whole_rows = table.view(np.dtype((np.void, columns * table.itemsize))).ravel()
+def _sorted_neighbors(
+    tokens: np.ndarray, layout: RowLayout, width: int, group_size: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Sort the rows of each group by their first ``width`` tokens, so that equal prefixes stand together.
+
+    Returns the order and the common prefix of each row in this order with the one before it, at most ``width``, 0 at the
+    first row of a group; both (B,).
+    """
+    rows = tokens.shape[0]
+    table = _narrow(tokens, layout, width)
+    row_bytes = table.view(np.dtype((np.void, width * table.itemsize))).ravel()
     order = np.empty(rows, dtype=np.int64)
     for first in range(0, rows, group_size):
-        order[first : first + group_size] = whole_rows[first : first + group_size].argsort(kind="stable")
+        order[first : first + group_size] = row_bytes[first : first + group_size].argsort(kind="stable")
     order += np.arange(rows) // group_size * group_size
     table = table[order]
     differs = table[1:] != table[:-1]
     parts_at = differs.argmax(axis=1)
-    parts_at[~differs[np.arange(rows - 1), parts_at]] = columns
-    length = lengths[order]
+    parts_at[~differs[np.arange(rows - 1), parts_at]] = width
+    length = layout.lengths[order]
     common = np.zeros(rows, dtype=np.int64)
     np.minimum(np.minimum(length[1:], length[:-1]), parts_at, out=common[1:])
     common[::group_size] = 0
     return order, common
 
 
-def _narrow(tokens: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """The same rows in the narrowest unsigned integers, equal where tokens are equal, with one more number as padding.
+def _narrow(tokens: np.ndarray, layout: RowLayout, width: int) -> np.ndarray:
+    """The first ``width`` real tokens of each row in the narrowest unsigned integers, (B, width), contiguous.
 
-    Rows are sorted by their bytes, so the fewer bytes the faster; token ids of most vocabularies fit in two.
+    Equal numbers mean equal tokens, and behind the end of a row stands a number that no token has. Rows are sorted by
+    their bytes, so the fewer bytes the faster; the ids of most vocabularies fit in two or four.
     """
-    columns = tokens.shape[1]
-    padded = np.flatnonzero(lengths < columns)
-    unsigned = np.dtype(f"u{tokens.itemsize}")
-    tokens = tokens.view(unsigned)
-    top = tokens.max()
-    if top >= WIDE:  # negative or huge: perhaps only at padding, perhaps not
-        tokens = np.where(np.arange(columns) < lengths[:, None], tokens, 0)
+    tokens = tokens.view(np.dtype(f"u{tokens.itemsize}"))
+    top = (tokens[:, :width] if layout.at_left else tokens).max()
+    if top >= WIDE:  # negative or huge: perhaps only under padding
+        tokens = np.where(layout.mask, tokens, 0)
         top = tokens.max()
-        if top >= WIDE:
-            values, rank = np.unique(tokens, return_inverse=True)
-            tokens, top = rank.reshape(tokens.shape), values.size
+    if top >= WIDE:
+        values, ranks = np.unique(tokens, return_inverse=True)
+        tokens, top = ranks.reshape(tokens.shape), values.size
     narrow = np.dtype(np.uint16 if top < np.iinfo(np.uint16).max else np.uint32)
-    table = tokens.astype(narrow)
-    if padded.size:
-        padding = np.iinfo(narrow).max
-        if columns < SLICE_ROW:
-            table[np.arange(columns) >= lengths[:, None]] = padding
-        else:
-            for row, length in zip(padded.tolist(), lengths[padded].tolist()):
-                table[row, length:] = padding
-    return table
+    return layout.to_left(tokens, width, narrow, np.iinfo(narrow).max)
 
 
 def _runs(common: list[int]) -> list[tuple[int, int, int, int]]:
@@ -121,9 +117,12 @@ def _runs(common: list[int]) -> list[tuple[int, int, int, int]]:
     return found
 
 
-def _copies(common: np.ndarray, lengths: np.ndarray, order: np.ndarray, group_size: int) -> np.ndarray:
-    """How many rows of its group are identical to each row: those that share all tokens of both; (B,)."""
-    same = (lengths[order[1:]] == lengths[order[:-1]]) & (common[1:] == lengths[order[1:]])
+def _copies(common: np.ndarray, length: np.ndarray, order: np.ndarray, group_size: int) -> np.ndarray:
+    """How many rows of its group are identical to each row: those that share all tokens of both; (B,).
+
+    ``common`` and ``length`` in the order of the sorted rows.
+    """
+    same = (length[1:] == length[:-1]) & (common[1:] == length[1:])
     same[group_size - 1 :: group_size] = False  # the first row of a group has no neighbor before it
     kind = np.zeros(order.size, dtype=np.int64)
     np.cumsum(~same, out=kind[1:])
@@ -133,10 +132,10 @@ def _copies(common: np.ndarray, lengths: np.ndarray, order: np.ndarray, group_si
 
 
 def pairwise_prefixes(tokens: torch.Tensor, lengths: torch.Tensor, group_size: int) -> torch.Tensor:
-    """Length of the common prefix of every two completions of a group, (groups, G, G) int64; a row's own length with itself.
+    """Length of the common prefix of every two completions of a group, (groups, G, G) int64; with itself, its length.
 
     tokens (B, T) integers, compact; lengths (B,) int64; any device. O(groups G^2 L) comparisons for prefixes of length
-    L, in blocks of columns that hold at most ``PAIR_BLOCK_ELEMENTS`` tokens; one synchronisation per block.
+    L, in blocks of columns that hold at most ``PAIR_BLOCK_ELEMENTS`` tokens; one synchronization per block.
     """
     rows, columns = tokens.shape
     device = tokens.device

@@ -1,8 +1,8 @@
 """Group mathematics: mean, standard deviation, silent groups and the advantages of GRPO, Dr. GRPO and RLOO.
 
 Shapes: rewards (..., G), the G completions of a group on the last axis; leading axes are groups. A flat batch with
-adjacent rows is ``rewards.view(-1, G)``. Torch tensors give torch tensors of the same device and dtype, numpy arrays give
-numpy arrays; integers and booleans give float64. Everything is computed in float64 and rounded once, at the end.
+adjacent rows is ``rewards.view(-1, G)``. Torch tensors give torch tensors of the same device and dtype, numpy arrays
+give numpy arrays; integers and booleans give float64. Everything is computed in float64 and rounded once, at the end.
 
 A group is *silent* if its largest reward equals its smallest. Its standard deviation and advantages are then exactly
 zero. Computed naively they are not: ``[0.35] * 8`` has a float32 standard deviation of 3e-8, and an optimizer that
@@ -36,7 +36,7 @@ def _for_arrays(formula: Callable[..., Tensor]) -> Callable[..., Rewards]:
 
     @wraps(formula)
     def on_any(rewards: Rewards, *args: object, **options: object) -> Rewards:
-        given = rewards if isinstance(rewards, Tensor) else torch.from_numpy(np.asarray(rewards))
+        given = rewards if isinstance(rewards, Tensor) else torch.from_numpy(np.ascontiguousarray(rewards))
         result = formula(_checked(given), *args, **options)
         if result.is_floating_point() and given.is_floating_point():
             result = result.to(given.dtype)
@@ -98,7 +98,8 @@ def is_silent(rewards: Tensor) -> Tensor:
 
 
 def silent_kind(rewards: Rewards, success: float = 1.0) -> SilentKind:
-    """Divide silent groups in all right (reward >= ``success``) and all wrong (below it): (..., G) to two bool (...)."""
+    """Divide silent groups into all right (reward >= ``success``) and all wrong (below): (..., G) to two bool (...)."""
+    rewards = rewards if isinstance(rewards, Tensor) else np.asarray(rewards)
     silent = is_silent(rewards)
     right = rewards[..., 0] >= success
     return SilentKind(all_right=silent & right, all_wrong=silent & ~right)

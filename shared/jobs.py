@@ -39,8 +39,9 @@ class Experiment:
     """A function from settings and seed to measured rows, with what the runner must know about it.
 
     ``function(settings, seed, context)`` returns a list of :data:`Row`.  With ``seeds_at_once`` there is one job per
-    combination of settings: the function gets the ``range`` of all seeds in place of one seed, and every row carries
-    its ``"seed"``.  Raise ``version`` when a change of the function should make finished jobs run again.
+    combination of settings: the function gets the ``range`` of all seeds in place of one seed; a row then carries its
+    ``"seed"``, or none if it sums up all of them.  Raise ``version`` when a change of the function should make finished
+    jobs run again.
     """
 
     function: Callable[[dict[str, Any], Any, JobContext], list[Row]]

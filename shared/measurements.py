@@ -61,7 +61,13 @@ def load_measurements(path: Path | str) -> pd.DataFrame:
     try:
         frame = pd.read_csv(
             path,
-            dtype={"seed": "Int64", "experiment": "object", "settings": "object", "metric": "object", "value": "float64"},
+            dtype={
+                "seed": "Int64",
+                "experiment": "object",
+                "settings": "object",
+                "metric": "object",
+                "value": "float64",
+            },
             keep_default_na=False,
             na_values={"step": [""], "seed": [""], "value": ["nan"]},
         )

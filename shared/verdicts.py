@@ -13,7 +13,6 @@ always give the same verdict.
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +37,7 @@ INCONCLUSIVE, NOT_RUN = "inconclusive", "not run"
 VERDICTS = (REPRODUCED, CONDITIONAL, NOT_REPRODUCED, INCONCLUSIVE, NOT_RUN)
 HOLDS, FAILS, UNDECIDED = "holds", "fails", "undecided"
 LEVEL = 0.95
+NO_SEEDS = "measured once over all seeds, so that nothing is known about their spread"
 UNKNOWN = Estimate(math.nan, math.nan, math.nan, 0)
 
 
@@ -148,7 +148,7 @@ def _judge(claim: Claim, settings: dict[str, Any], rows: pd.DataFrame, level: fl
 
 
 def _exact(claim: Claim, settings: dict[str, Any], rows: pd.DataFrame, level: float) -> Cell:
-    """Every row counts; a value that is no number breaks the claim.  No interval: the check is not statistical."""
+    """Every row counts, also one of no single seed; a value that is no number breaks the claim.  No interval."""
     deviation = np.abs(rows["value"].to_numpy() - claim.target)
     n = rows["seed"].nunique()
     wild = int((~np.isfinite(deviation)).sum())
@@ -186,8 +186,8 @@ def _interval(claim: Claim, settings: dict[str, Any], rows: pd.DataFrame, level:
     array, seeds = values.to_numpy(), _seeds(values.index)
     undecided = _too_little(array, claim.min_seeds)
     if undecided:
-        mean = float(array.mean())
-        return Cell(settings, UNDECIDED, Estimate(mean, -math.inf, math.inf, len(array)), undecided, seeds=seeds)
+        mean = Estimate(float(array.mean()), -math.inf, math.inf, len(array)) if len(array) else UNKNOWN
+        return Cell(settings, UNDECIDED, mean, undecided, seeds=seeds)
     k = int(claim.paper_seeds or 1)
     low, high = _central(k_seed_mean_distribution(array, k), LEVEL)
     # The more cells are judged, the wider the range that a value must leave to count as outside.
@@ -207,18 +207,22 @@ def _interval(claim: Claim, settings: dict[str, Any], rows: pd.DataFrame, level:
 
 
 def _direction(claim: Claim, settings: dict[str, Any], rows: pd.DataFrame, level: float) -> Cell:
-    x, y, note = _arms(claim, rows)
+    sides = [_filter(rows, side) for side in (claim.better, claim.worse)]
+    x, y = (_per_seed(side, claim.reduce) for side in sides)
     if x.empty or y.empty:
-        return Cell(settings, UNDECIDED, UNKNOWN, "only one of the two sides has been measured")
+        reason = "only one of the two sides has been measured" if any(side.empty for side in sides) else NO_SEEDS
+        return Cell(settings, UNDECIDED, UNKNOWN, reason)
     if claim.paired:
         seeds = x.index.intersection(y.index)
         x, y = x[seeds], y[seeds]
     else:
         seeds = x.index.union(y.index)
+    if seeds.empty:
+        return Cell(settings, UNDECIDED, UNKNOWN, "no seed measured both sides")
     a, b = x.to_numpy(), y.to_numpy()
     too_little = _too_little(a, claim.min_seeds) or _too_little(b, claim.min_seeds)
-    if not len(a) or not (np.isfinite(a).all() and np.isfinite(b).all()):
-        return Cell(settings, UNDECIDED, UNKNOWN, too_little or "no seed measured both sides", seeds=_seeds(seeds))
+    if not (np.isfinite(a).all() and np.isfinite(b).all()):
+        return Cell(settings, UNDECIDED, UNKNOWN, too_little, seeds=_seeds(seeds))
     difference = paired_difference(a, b) if claim.paired else unpaired_difference(a, b)
     sign = 1 if claim.higher_is_better else -1
     probability = probability_of_improvement(sign * a, sign * b, claim.paired)
@@ -226,7 +230,7 @@ def _direction(claim: Claim, settings: dict[str, Any], rows: pd.DataFrame, level
     contrary = (difference.high < 0) if claim.higher_is_better else (difference.low > 0)
     agreeing = (difference.low > 0) if claim.higher_is_better else (difference.high < 0)
     holds, fails = decisive.low > 0.5, decisive.high < 0.5
-    reason = f"probability of improvement {_text(probability)}, mean difference {_text(difference)}{note}"
+    reason = f"probability of improvement {_text(probability)}, mean difference {_text(difference)}"
     if too_little:
         state, reason = UNDECIDED, f"{reason}; {too_little}"
     elif (holds and contrary) or (fails and agreeing):
@@ -238,26 +242,6 @@ def _direction(claim: Claim, settings: dict[str, Any], rows: pd.DataFrame, level
     return Cell(settings, state, difference, reason, probability, _seeds(seeds))
 
 
-def _arms(claim: Claim, rows: pd.DataFrame) -> tuple[pd.Series, pd.Series, str]:
-    """Per-seed values of both sides; with ``best_over`` each at its best, chosen on even seeds, given on odd ones."""
-    sides = [_filter(rows, side) for side in (claim.better, claim.worse)]
-    if not claim.best_over:
-        better, worse = (_per_seed(side, claim.reduce) for side in sides)
-        return better, worse, ""
-    chosen, notes = [], []
-    for side in sides:
-        candidates = [(cell, _per_seed(group, claim.reduce)) for cell, group in _cells(side, claim.best_over)]
-        scored = [(values[values.index % 2 == 0].mean(), cell, values) for cell, values in candidates]
-        scored = [entry for entry in scored if math.isfinite(entry[0])]
-        if not scored:
-            return pd.Series(dtype=float), pd.Series(dtype=float), ""
-        pick = max if claim.higher_is_better else min
-        _, cell, values = pick(scored, key=lambda entry: entry[0])
-        chosen.append(values[values.index % 2 == 1])
-        notes.append(", ".join(f"{name}={format_value(value)}" for name, value in cell.items()))
-    return chosen[0], chosen[1], f" (best on even seeds: {notes[0]} against {notes[1]})"
-
-
 def _filter(rows: pd.DataFrame, chosen: dict[str, Any]) -> pd.DataFrame:
     for key, value in chosen.items():
         if key == "step":
@@ -266,7 +250,7 @@ def _filter(rows: pd.DataFrame, chosen: dict[str, Any]) -> pd.DataFrame:
     step = chosen.get("step")
     if step == "last":
         order = rows["step"].fillna(-1)
-        return rows[order == order.groupby([rows["settings"], rows["seed"]]).transform("max")]
+        return rows[order == order.groupby([rows["settings"], rows["seed"]], dropna=False).transform("max")]
     return rows if step is None else rows[rows["step"] == step]
 
 
@@ -292,7 +276,10 @@ def _order(value: Any) -> tuple[bool, float, str]:
 
 
 def _per_seed(rows: pd.DataFrame, reduce: str) -> pd.Series:
-    """One value per seed; a seed with a value that is no number has none either."""
+    """One value per seed; a seed with a value that is no number has none either.
+
+    Rows of no single seed (an experiment's summary over all of them) are no replications and are left out.
+    """
     grouped = rows.groupby("seed")["value"]
     reduced = grouped.agg(reduce).astype(float)
     finite = np.isfinite(rows["value"]).groupby(rows["seed"]).all()
@@ -313,6 +300,8 @@ def _too_little(values: np.ndarray, min_seeds: int) -> str:
     wild = int((~np.isfinite(values)).sum())
     if wild:
         return f"{wild} of {len(values)} seeds gave a value that is not finite"
+    if not len(values):
+        return NO_SEEDS
     if len(values) < min_seeds:
         return f"{len(values)} seed{'s' if len(values) != 1 else ''}; at least {min_seeds} are needed"
     return ""
@@ -333,12 +322,9 @@ def _text(estimate: Estimate) -> str:
 
 def _seeds(seeds: Any) -> str:
     """``0-999`` for an unbroken range, else the seeds one by one."""
-    ordered = sorted(int(seed) for seed in seeds)
+    ordered = sorted(int(seed) for seed in seeds if not pd.isna(seed))
     if len(ordered) > 1 and ordered == list(range(ordered[0], ordered[-1] + 1)):
         return f"{ordered[0]}-{ordered[-1]}"
-    steps = {later - earlier for earlier, later in itertools.pairwise(ordered)}
-    if len(ordered) > 3 and len(steps) == 1:
-        return f"{ordered[0]}-{ordered[-1]} by {steps.pop()}"
     return ",".join(map(str, ordered))
 
 

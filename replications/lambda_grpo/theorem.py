@@ -126,11 +126,12 @@ def _compare(
         ref = reference(ids)
     a = grpo_advantages(rewards.unsqueeze(0), eps=0.0)[0].unsqueeze(1)
     step = step_advantages(ids, mask, rewards, ids.size(0), eps=0.0)
-    grpo = token_level(token_terms(logps, old, ref, a, beta), mask)
+    terms = token_terms(logps, old, ref, a, beta)
+    grpo = token_level(terms, mask)
     prm = token_level(token_terms(logps, old, ref, step, beta), mask)
     parameters = list(policy.parameters())
     errors = {
-        "value_error": relative(grpo.detach(), prm.detach()),
+        "value_error": value_error(grpo, prm, terms, mask),
         "gradient_error": relative(gradient(grpo, parameters), gradient(prm, parameters)),
     }
     errors.update(set_contributions(old, ref, a, step, ids, mask, beta))
@@ -213,7 +214,7 @@ def model_rollouts(settings: dict[str, Any], seed: int, context: JobContext) -> 
         sampled = model.generate(**batch, do_sample=True, max_new_tokens=tokens, top_k=0, top_p=1.0, temperature=1.0)
         rollouts.append((batch.input_ids, sampled[:, batch.input_ids.size(1) :]))
     reference = [_completion_logps(model.bfloat16().float(), *rollout).detach().double() for rollout in rollouts]
-    model, _ = models.load(settings["model"], dtype="float64")
+    model = in_float64(models.load(settings["model"], dtype="float64")[0])
     generator = torch.Generator().manual_seed(seed)
     nonflat = 0
     for index, ((prompt_ids, ids), ref, answer) in enumerate(zip(rollouts, reference, answers, strict=True)):
@@ -227,16 +228,31 @@ def model_rollouts(settings: dict[str, Any], seed: int, context: JobContext) -> 
         old = logps.detach()
         a = grpo_advantages(rewards.unsqueeze(0), eps=0.0)[0].unsqueeze(1)
         step = step_advantages(ids, mask, rewards, ids.size(0), eps=0.0)
-        grpo = token_level(token_terms(logps, old, ref, a, BETA), mask)
+        terms = token_terms(logps, old, ref, a, BETA)
+        grpo = token_level(terms, mask)
         prm = token_level(token_terms(logps, old, ref, step, BETA), mask)
         sizes = process_set_sizes(ids, mask, ids.size(0))
         nonflat += bool(((sizes > 1) & (sizes < ids.size(0))).any())
-        errors = {"value_error": relative(grpo.detach(), prm.detach())}
+        errors = {"value_error": value_error(grpo, prm, terms, mask)}
         errors["gradient_error"] = _gradient_error(model, grpo, prm)
         errors.update(set_contributions(old, ref, a, step, ids, mask, BETA))
         _keep_worst(worst, errors)
         context.progress((index + 1) / len(rollouts))
     return {**worst, "groups": float(len(rollouts)), "groups_with_inner_sets": float(nonflat)}
+
+
+def in_float64(model: nn.Module) -> nn.Module:
+    """The model with its normalization layers in float64 too; transformers computes those in float32 whatever the dtype.
+
+    Without this, equal prefixes in two rows differ by float32 rounding (1e-8), and the comparison is no float64 check.
+    """
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if type(child).__name__.endswith("RMSNorm") and not isinstance(child, nn.RMSNorm):
+                exact = nn.RMSNorm(child.weight.shape, eps=child.variance_epsilon, dtype=torch.float64)
+                exact.weight = child.weight
+                setattr(module, name, exact)
+    return model
 
 
 def _prompts(settings: dict[str, Any], seed: int) -> tuple[list[Any], list[Any]]:
@@ -315,6 +331,12 @@ def gradient(loss: Tensor, parameters: list[Tensor]) -> Tensor:
     """Gradient of a scalar with respect to all parameters, as one vector."""
     parts = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
     return torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for g, p in zip(parts, parameters)])
+
+
+def value_error(x: Tensor, y: Tensor, terms: Tensor, mask: Tensor) -> float:
+    """|x - y| over the mean size of the terms summed in x; the sum itself may cancel to nearly nothing."""
+    size = float(token_level(terms.detach().abs(), mask))
+    return float((x - y).detach().abs()) / size if size > 0 else float((x - y).detach().abs())
 
 
 def relative(x: Tensor, y: Tensor) -> float:

@@ -106,8 +106,6 @@ EXACT = {"kind": '"exact"', "value": None}
         ({**DIRECTION, "worse": '{ method = "new" }'}, "better and worse select the same rows"),
         ({**DIRECTION, "worse": '{ method = "newer" }'}, "no combination of settings of e has"),
         ({**DIRECTION, "conditions": '["method"]'}, "cannot be a condition"),
-        ({**DIRECTION, "best_over": '["lr"]', "conditions": '["lr"]'}, "cannot be a condition"),
-        ({**DIRECTION, "best_over": '["lr"]', "select": "{ lr = 1 }"}, "best_over names a setting"),
     ],
 )
 def test_mistakes_in_claims_are_named_with_file_and_id(load: Load, keys: dict[str, Any], message: str) -> None:

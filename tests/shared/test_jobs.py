@@ -38,8 +38,7 @@ MANY_SEEDS = Job("e", 1, {"threads": 1}, "", range(0, 4), True)
         ([{"metric": "m"}], ONE_SEED, "needs a text 'metric' and a 'value'"),
         ([{"metric": "m", "value": 1, "sead": 0}], ONE_SEED, "needs a text"),
         ([{"metric": "m", "value": 1, "seed": 0}], ONE_SEED, "seed 0 in the job of seed 3"),
-        ([{"metric": "m", "value": 1}], MANY_SEEDS, "every row needs a 'seed'"),
-        ([{"metric": "m", "value": 1, "seed": 9}], MANY_SEEDS, "every row needs a 'seed'"),
+        ([{"metric": "m", "value": 1, "seed": 9}], MANY_SEEDS, "'seed' must be one of"),
         ([{"metric": "m", "value": 1}] * 2, ONE_SEED, "two rows with the same metric"),
     ],
 )
@@ -59,6 +58,10 @@ def test_rows_become_columns() -> None:
         "step": [5, None],
         "timing": [False, True],
     }
+
+
+def test_a_row_without_a_seed_stands_for_all_of_a_job_of_many() -> None:
+    assert check_rows([{"metric": "m", "value": 2}], MANY_SEEDS)["seed"] == [None]
 
 
 def test_settings_remember_what_was_read() -> None:

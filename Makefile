@@ -1,0 +1,56 @@
+# Set-up, runs and tests. Every target makes what it needs: a fresh clone needs no step before it.
+
+PYTHON ?= $(firstword $(shell command -v python3.13 python3.12 python3.11 python3 2>/dev/null) python3)
+VENV := .venv
+BIN := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+RUN := $(BIN) -m replications
+
+PROFILE ?= quick
+ONLY ?=
+SEEDS ?=
+WORKERS ?=
+FLAGS := --profile $(PROFILE) $(if $(ONLY),--only $(ONLY)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(WORKERS),--workers $(WORKERS)) $(ARGS)
+
+.DEFAULT_GOAL := help
+PAPERS := $(subst _,-,$(patsubst replications/%/claims.toml,%,$(wildcard replications/*/claims.toml)))
+REPLICATE := $(PAPERS:%=replicate-%)
+.PHONY: help setup model test lint bench report clean $(REPLICATE)
+
+help:  ## list every target
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-24s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@for paper in $(REPLICATE); do printf '  make %-24s %s\n' $$paper 'run this replication: measurements, verdicts, figures, report'; done
+	@echo
+	@echo "  PROFILE=smoke|quick|full|gpu|paper   SEEDS=number   ONLY=experiment   WORKERS=processes   ARGS=--fresh"
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=/path/to/python3")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]"
+	@touch $(STAMP)
+
+setup: $(STAMP) model  ## make the virtual environment and fetch the embedded model
+
+model: $(STAMP)  ## fetch and convert the embedded language model (once; kept in the user's cache)
+	$(RUN) model
+
+$(REPLICATE): replicate-%: $(STAMP) model
+	$(RUN) run $* $(FLAGS)
+
+test: $(STAMP) model  ## run every test
+	$(BIN) -m pytest
+
+lint: $(STAMP)  ## check style
+	$(BIN) -m ruff check .
+	$(BIN) -m ruff format --check .
+
+bench: $(STAMP)  ## measure speed ratios in one run
+	$(RUN) bench
+
+report: $(STAMP)  ## recompute verdicts, figures and reports from what is on disk
+	$(RUN) verdicts
+	$(RUN) figures
+	$(RUN) report
+
+clean:  ## remove the virtual environment (results and the model cache stay)
+	rm -rf $(VENV)

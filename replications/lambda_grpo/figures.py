@@ -1,0 +1,191 @@
+"""Measurements -> figures of this replication; nothing is run again. A function returns None where data is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from replications.lambda_grpo.table1_figures import (
+    METHOD_COLORS,
+    METHOD_LABELS,
+    table1_map,
+    table1_matched,
+    table1_paper,
+)
+from replications.lambda_grpo.table2_intervals import DIGIT, Z95, pairs, read_table
+from shared.plots import COLORS, line_with_interval, panels, paper_mark, points_with_interval
+from shared.statistics import Estimate, mean_interval
+
+MODEL_LABELS = {"random-small": "small transformer, random", "embedded": "SmolLM2-135M, pretrained"}
+
+
+def overlap(frame: pd.DataFrame) -> Figure | None:
+    """Path depth, intermediate proportion and share of non-flat trees over training, as in the paper's figure."""
+    rows = frame[(frame["experiment"] == "overlap") & frame["step"].notna()]
+    if rows.empty:
+        return None
+    figure, axes = panels(1, 3, width=3.4, height=2.7)
+    titles = {
+        "path_depth": "path depth",
+        "intermediate_proportion": "intermediate proportion",
+        "flat_share": "share of trees that are not flat",
+    }
+    for axis, (metric, title) in zip(axes[0], titles.items(), strict=True):
+        for color, (size, own) in zip(COLORS, rows[rows["metric"] == metric].groupby("group_size"), strict=False):
+            curve = own.pivot(index="step", columns="seed", values="value")
+            curve = 1 - curve if metric == "flat_share" else curve
+            axis.plot(curve.index, curve, color=color, alpha=0.3, linewidth=0.8)
+            axis.plot(curve.index, curve.mean(axis=1), color=color, label=f"G = {size:g}")
+        axis.set_title(title, loc="left")
+        axis.set_xlabel("step")
+    for size, share in ((6, 6688 / 6700), (36, 1.0)):
+        if size in set(rows["group_size"]):
+            last = rows["step"].max() * (1.02 if size == 6 else 1.06)
+            paper_mark(axes[0, 2], float(last), share, label="paper, 1.5B model on OpenRS")
+    axes[0, 0].legend()
+    axes[0, 2].legend(loc="lower left")
+    return figure
+
+
+def training(frame: pd.DataFrame) -> Figure | None:
+    """Validation accuracy over steps for both methods, seeds thin, means with 95 % intervals; and steps to the peak."""
+    rows = frame[frame["experiment"] == "training"]
+    curves = rows[rows["metric"] == "validation_accuracy"]
+    if curves.empty:
+        return None
+    figure, axes = panels(1, 3, width=3.4, height=2.7)
+    for position, method in enumerate(METHOD_LABELS):
+        own = curves[curves["method"] == method].pivot(index="step", columns="seed", values="value")
+        if own.empty:
+            continue
+        color, label = METHOD_COLORS[method], METHOD_LABELS[method]
+        axes[0, 0].plot(own.index, own, color=color, alpha=0.25, linewidth=0.7)
+        line_with_interval(axes[0, 0], own.index, _over_seeds(own), f"{label} ({own.shape[1]} seeds)", color)
+        entropy = rows[(rows["metric"] == "entropy") & (rows["method"] == method)]
+        entropy = entropy.pivot(index="step", columns="seed", values="value")
+        line_with_interval(axes[0, 2], entropy.index, _over_seeds(entropy), label, color)
+        steps = rows[(rows["metric"] == "steps_to_peak") & (rows["method"] == method)]["value"].to_numpy()
+        jitter = np.linspace(-0.1, 0.1, len(steps))
+        axes[0, 1].plot(position + jitter, steps, "o", color=color, alpha=0.5, markersize=4)
+        points_with_interval(axes[0, 1], [position], [mean_interval(steps)], color="black", marker="_")
+    axes[0, 0].set_title("accuracy on held-out sums", loc="left")
+    axes[0, 0].set_xlabel("step")
+    axes[0, 0].legend(loc="lower right")
+    axes[0, 1].set_title("steps to peak accuracy", loc="left")
+    axes[0, 1].set_xticks(range(len(METHOD_LABELS)), METHOD_LABELS.values())
+    axes[0, 1].set_xlim(-0.5, 1.5)
+    axes[0, 2].set_title("entropy per token (nats)", loc="left")
+    axes[0, 2].set_xlabel("step")
+    return figure
+
+
+def table1_lm(frame: pd.DataFrame) -> Figure | None:
+    """Probability of the target over training with a transformer: a panel per row of Table 1 and model."""
+    rows = frame[(frame["experiment"] == "table1-lm") & (frame["metric"] == "target_probability")]
+    if rows.empty:
+        return None
+    cells = list(rows.groupby(["model", "lr", "n", "r_neg"], sort=True))
+    columns = min(4, len(cells))
+    figure, axes = panels(-(-len(cells) // columns), columns, width=2.8, height=2.4, sharey=True)
+    for axis in axes.flat[len(cells) :]:
+        axis.remove()
+    for axis, ((model, lr, n, r_neg), cell) in zip(axes.flat, cells, strict=False):
+        for method, label in METHOD_LABELS.items():
+            own = cell[cell["method"] == method].pivot(index="step", columns="seed", values="value")
+            if own.empty:
+                continue
+            axis.plot(own.index, own, color=METHOD_COLORS[method], alpha=0.3, linewidth=0.7)
+            axis.plot(own.index, own.mean(axis=1), color=METHOD_COLORS[method], label=label)
+        axis.set_title(f"{MODEL_LABELS.get(model, model)}\nn = {n:g}, r_neg = {r_neg:g}, lr = {lr:g}", loc="left")
+        axis.set_xlabel("step")
+        axis.set_ylim(-0.03, 1.03)
+    for axis in axes[:, 0]:
+        axis.set_ylabel("target probability")
+    axes[0, 0].legend(loc="upper left")
+    return figure
+
+
+def theorem(frame: pd.DataFrame) -> Figure | None:
+    """Largest relative error of every check beside the controls that must fail, on one logarithmic scale."""
+    rows = frame[frame["experiment"] == "theorem"]
+    if rows.empty:
+        return None
+    names = {
+        "value_error": "L_PRM = L_GRPO, value",
+        "gradient_error": "L_PRM = L_GRPO, gradient",
+        "set_contribution_error": "a set counts |λ| times in GRPO",
+        "set_contribution_error_lambda": "a set counts once in λ-GRPO",
+        "two_updates_unclipped": "second update, no clipping",
+        "control_two_updates": "control: second update, clipped",
+        "control_sequence_norm": "control: normalized by sequence",
+    }
+    figure, axes = panels(1, 1, width=6.5, height=3.0)
+    axis = axes[0, 0]
+    floor = np.finfo(float).eps / 10
+    sources = {"random": "random groups, recurrent policy", "rollouts": "completions of a language model"}
+    for color, (source, label) in zip(COLORS, sources.items(), strict=False):
+        own = rows[rows["source"] == source]
+        points = [(v, i) for i, name in enumerate(names) for v in own[own["metric"] == name]["value"]]
+        if points:
+            values, places = zip(*points, strict=True)
+            axis.plot(np.maximum(values, floor), places, "o", color=color, alpha=0.6, label=label)
+    axis.set_xscale("log")
+    axis.set_yticks(range(len(names)), names.values())
+    axis.invert_yaxis()
+    axis.axvline(1e-10, color="black", linestyle="--", linewidth=1)
+    axis.text(1.6e-10, -0.25, "checks must stay left of this line, controls right of it", fontsize=7)
+    axis.set_xlabel("largest relative error over groups (float64)")
+    axis.legend(loc="lower left")
+    return figure
+
+
+def table2_intervals(frame: pd.DataFrame) -> Figure | None:
+    """The 20 printed differences λ-GRPO minus GRPO with the 95 % intervals that the printed standard errors imply."""
+    if frame[frame["experiment"] == "table2-intervals"].empty:
+        return None
+    comparisons = list(pairs(read_table()))
+    figure, axes = panels(1, 1, width=8.0, height=3.2)
+    axis = axes[0, 0]
+    benchmarks = list(dict.fromkeys(pair.ours.benchmark for pair in comparisons))
+    for color, benchmark in zip(COLORS, benchmarks, strict=False):
+        chosen = [(place, pair) for place, pair in enumerate(comparisons) if pair.ours.benchmark == benchmark]
+        estimates = []
+        for _, pair in chosen:
+            reach = Z95 * float(np.hypot(pair.ours.interval, pair.grpo.interval)) / DIGIT
+            difference = pair.difference / DIGIT
+            estimates.append(Estimate(difference, difference - reach, difference + reach, 1))
+        points_with_interval(axis, [place for place, _ in chosen], estimates, label=benchmark, color=color)
+    axis.axhline(0.0, color="black", linewidth=0.8)
+    settings = list(dict.fromkeys((pair.ours.model, pair.ours.beta) for pair in comparisons))
+    width = len(benchmarks)
+    axis.set_xticks(
+        [width * i + (width - 1) / 2 for i in range(len(settings))],
+        [f"{model.split('/')[-1]}\nβ = {beta}" for model, beta in settings],
+    )
+    axis.set_title("printed accuracies: λ-GRPO minus GRPO, one training run each", loc="left")
+    axis.legend(ncols=len(benchmarks), loc="upper center", bbox_to_anchor=(0.5, -0.18))
+    return figure
+
+
+def _over_seeds(curve: pd.DataFrame) -> Estimate:
+    """Mean over seeds (columns) at each step (rows), with its 95 % interval; a band of no width for a single seed."""
+    mean = mean_interval(curve.to_numpy())
+    known = np.isfinite(mean.low)
+    return Estimate(
+        mean.value, np.where(known, mean.low, mean.value), np.where(known, mean.high, mean.value), curve.shape[1]
+    )
+
+
+FIGURES: dict[str, Callable[[pd.DataFrame], Figure | None]] = {
+    "theorem": theorem,
+    "table1_map": table1_map,
+    "table1_paper": table1_paper,
+    "table1_matched": table1_matched,
+    "table1_lm": table1_lm,
+    "overlap": overlap,
+    "training": training,
+    "table2_intervals": table2_intervals,
+}
