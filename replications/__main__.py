@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import os
 import shlex
 import sys
@@ -12,7 +11,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from shared.errors import ReplicationError
 from shared.papers import Paper, discover
@@ -21,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAPERS = Path(__file__).resolve().parent
 RESULTS_VARIABLE = "REPLICATE_RESULTS"
 DEFAULT_PROFILE = "quick"
+BENCH_MODULES = ("shared.bench", "synthetic.bench")
 EXAMPLES = """
 examples:
   replicate list
@@ -179,27 +178,13 @@ def _model(options: argparse.Namespace, console: Console) -> int:
 
 
 def _bench(options: argparse.Namespace, console: Console) -> int:
-    """Run every measurement that ``shared.bench`` and ``synthetic.bench`` list; 1 where a target is missed.
+    """Run every measurement that ``shared.bench`` and ``synthetic.bench`` name; 1 where a target is missed."""
+    from shared.bench import print_table
 
-    ``BENCHES`` holds functions without arguments, each of which returns a list of rows (name, ratio, target, better).
-    """
-    table = Table("measurement", "here", "target", "", show_edge=False)
-    missed = False
-    for name in ("shared.bench", "synthetic.bench"):
-        if not _has_module(name):
-            continue
-        for row in [row for bench in importlib.import_module(name).BENCHES for row in bench()]:
-            reached = row.ratio >= row.target if row.better == "higher" else row.ratio <= row.target
-            missed = missed or not reached
-            side = "at least" if row.better == "higher" else "at most"
-            words = "[green]reached[/green]" if reached else "[red]missed[/red]"
-            table.add_row(row.name, f"{row.ratio:.3g}", f"{side} {row.target:g}", words)
-    console.print(table)
-    return 1 if missed else 0
-
-
-def _has_module(name: str) -> bool:
-    return importlib.util.find_spec(name) is not None
+    benches = {}
+    for name in BENCH_MODULES:
+        benches.update(getattr(importlib.import_module(name), "BENCHES", {}))
+    return 0 if print_table(benches) else 1
 
 
 def _on_disk(options: argparse.Namespace, results: Path) -> list[tuple[Paper, str]]:

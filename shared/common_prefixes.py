@@ -4,8 +4,8 @@ Shapes: B completions (B = groups * G, the G completions of a group in adjacent 
 A *compact* row has its real tokens at columns 0 .. length-1.
 
 Two exact searches, without recursion and without hashing: ``row_sets`` (numpy, for the CPU) sorts the rows of each
-group, after which every set is a run of neighbors; ``pairwise_prefixes`` (torch, for accelerators) compares all pairs of
-a group, dropping a pair once it has parted.
+group, after which every set is a run of neighbors; ``pairwise_prefixes`` (torch, for accelerators) compares all pairs
+of a group, dropping a pair once it has parted.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def row_sets(tokens: np.ndarray, layout: RowLayout, group_size: int) -> RowSets:
     Sort the rows of each group; a set is then a run of neighbors whose common prefixes reach beyond those beside it.
 
     Cost: one reading of the tokens, then O(G log G) comparisons of rows per group, each a memory comparison that stops
-    where they part: for common prefixes of length L, O(G L log G) at worst. Where no two rows share ``FIRST_LOOK`` tokens,
-    no more columns than that are looked at.
+    where they part: for common prefixes of length L, O(G L log G) at worst. Where no two rows share ``FIRST_LOOK``
+    tokens, no more columns than that are looked at.
     """
     columns = tokens.shape[1]
     order, common = _sorted_neighbors(tokens, layout, min(columns, FIRST_LOOK), group_size)
@@ -60,8 +60,8 @@ def _sorted_neighbors(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Sort the rows of each group by their first ``width`` tokens, so that equal prefixes stand together.
 
-    Returns the order and the common prefix of each row in this order with the one before it, at most ``width``, 0 at the
-    first row of a group; both (B,).
+    Returns the order and the common prefix of each row in this order with the one before it, at most ``width``, 0 at
+    the first row of a group; both (B,).
     """
     rows = tokens.shape[0]
     table = _narrow(tokens, layout, width)

@@ -57,10 +57,10 @@ def process_set_sizes(completion_ids: Tensor, completion_mask: Tensor, group_siz
     Identical completions stay together to their last token; where one completion is a prefix of another, the longer
     one's further tokens do not count the shorter one.
 
-    Cost on the CPU: reading mask and ids once and writing the result, O(B T); sorting, O(B L log G) token comparisons at
-    worst for shared prefixes of L tokens; and one slice assignment per set of two or more, fewer than G per group. At
-    G = 64, T = 4096 that is 3 to 6 times the time of copying the ids, nearly all of it memory traffic. Elsewhere all
-    pairs of a group are compared, O(B G L), in blocks of bounded memory and without a loop over rows.
+    Cost on the CPU: reading mask and ids once and writing the result, O(B T); sorting, O(B L log G) token comparisons
+    at worst for shared prefixes of L tokens; and one slice assignment per set of two or more, fewer than G per group.
+    At G = 64, T = 4096 that is 3 to 6 times the time of copying the ids, nearly all of it memory traffic. Elsewhere
+    all pairs of a group are compared, O(B G L), in blocks of bounded memory and without a loop over rows.
     """
     return _partition(completion_ids, completion_mask, group_size).sizes
 

@@ -1,4 +1,4 @@
-"""Where the real tokens of padded rows stand, and how to move them to the left and back; for ``shared.process_sets``."""
+"""Where the real tokens of padded rows stand, and moving them to the left and back; for ``shared.process_sets``."""
 
 from __future__ import annotations
 
