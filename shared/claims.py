@@ -5,8 +5,9 @@ A claim has one of five kinds:
 ``exact``      every selected row lies within ``tolerance`` of ``target`` (default 0).  With ``expect = "violation"`` (a
                negative control) every row must lie further than ``minimum`` from it.
 ``interval``   the paper's ``value`` lies inside the central 95 % of the means that a study with ``paper_seeds`` seeds
-               would report, drawn from our seeds.
-``direction``  the seeds of ``better`` beat those of ``worse``: probability of improvement above one half.
+               would report, drawn from our seeds (rounded to ``decimals``, where the paper prints so many).
+``direction``  the seeds of ``better`` beat those of ``worse``: probability of improvement above one half.  With
+               ``worse_factor`` they must beat that multiple: 0.5 and fewer is better means "in under half".
 ``at_least``, ``at_most``  the mean over seeds lies on that side of ``value``.
 
 ``select``, ``better`` and ``worse`` filter on the settings that vary in the experiment (a list means any of its values)
@@ -54,10 +55,11 @@ OPTIONAL = {
 }
 BY_KIND = {
     "exact": {"tolerance": _NUMBER, "target": _NUMBER, "expect": _TEXT, "minimum": _NUMBER},
-    "interval": {"paper_seeds": _NUMBER, "min_seeds": _NUMBER, "max_width": _NUMBER},
+    "interval": {"paper_seeds": _NUMBER, "min_seeds": _NUMBER, "max_width": _NUMBER, "decimals": _NUMBER},
     "direction": {
         "better": _FILTER,
         "worse": _FILTER,
+        "worse_factor": _NUMBER,
         "higher_is_better": "true or false",
         "paired": "true or false",
         "min_seeds": _NUMBER,
@@ -112,8 +114,10 @@ class Claim:
     minimum: float | None = None
     paper_seeds: int | None = None
     max_width: float | None = None
+    decimals: int | None = None
     better: dict[str, Any] = field(default_factory=dict)
     worse: dict[str, Any] = field(default_factory=dict)
+    worse_factor: float = 1.0
     higher_is_better: bool = True
     paired: bool = True
     min_seeds: int = MINIMUM_SEEDS
@@ -206,6 +210,10 @@ def _problem(claim: Claim, entry: dict[str, Any]) -> str | None:
         return "paper_seeds must be a whole number of at least 1"
     if claim.max_width is not None and claim.max_width <= 0:
         return "max_width must be above 0"
+    if claim.decimals is not None and (claim.decimals < 0 or not float(claim.decimals).is_integer()):
+        return "decimals must be a whole number of at least 0"
+    if claim.worse_factor <= 0:
+        return "worse_factor must be above 0"
     if claim.kind == "direction" and claim.better == claim.worse:
         return "better and worse select the same rows"
     overlap = set(claim.conditions) & (set(claim.better) | set(claim.worse))

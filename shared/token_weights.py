@@ -58,7 +58,7 @@ TOKEN_WEIGHTS: dict[str, TokenWeight | None] = {"grpo": None, "lambda-grpo": pro
 def gate_gradient(logps: Tensor, weights: Tensor) -> Tensor:
     """Return `logps` unchanged in value, with the gradient of each entry multiplied by its weight.
 
-    `logps`, `weights`: (B, T). A loss that is a sum of terms, each a function of one token's log-probability, gets every
+    `logps`, `weights`: (B, T). A loss that is a sum of terms, each a function of one token's log-probability, gets each
     term's gradient scaled by that token's weight: policy ratio, clipping and KL estimator keep their values, so which
     tokens are clipped does not depend on the weights. Cost: O(B T), no (B, T, V) tensor.
     """

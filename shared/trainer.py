@@ -4,9 +4,9 @@ Departures from `trl.GRPOTrainer`, all of them additions around it; its loss is 
 
 1. **Token weights** scale a token's whole loss term, policy and KL (`shared.token_weights`). The gradient gate sits on
    the log-probabilities that TRL's loss is a function of, so it holds for every token-level loss type.
-2. **Silent groups** (all rewards equal) get advantages of exactly zero. TRL divides the rounding error of the mean by the
-   rounding error of the standard deviation: eight rewards of 0.35 would move the weights.
-3. **Every group is logged** (`shared.group_log`), and each step reports silent groups and the shape of the prefix trees.
+2. **Silent groups** (all rewards equal) get advantages of exactly zero. TRL divides the rounding error of the mean by
+   the rounding error of the standard deviation: eight rewards of 0.35 would move the weights.
+3. **Every group is logged** (`shared.group_log`), and each step reports silent groups and the shape of prefix trees.
 4. A **non-finite** reward or gradient stops the run before the optimizer step; settings that would fail or silently
    train on nothing are refused before the first generation.
 5. Completions are sampled under the same automatic mixed precision that the loss uses.
@@ -276,7 +276,7 @@ class TokenWeightedGRPOTrainer(GRPOTrainer):
             self._open_groups.append(entry)
 
     def _note_entropy(self, inputs: dict[str, Any], entropies: Tensor) -> None:
-        """Keep each completion's mean token entropy from its first pass through the loss; close the log when complete."""
+        """Keep each completion's mean token entropy from its first pass through the loss, and write groups."""
         if self.group_log is None or self._row_entropy is None:
             return
         mask = inputs["completion_mask"]

@@ -189,9 +189,9 @@ def _interval(claim: Claim, settings: dict[str, Any], rows: pd.DataFrame, level:
         mean = Estimate(float(array.mean()), -math.inf, math.inf, len(array)) if len(array) else UNKNOWN
         return Cell(settings, UNDECIDED, mean, undecided, seeds=seeds)
     k = int(claim.paper_seeds or 1)
-    low, high = _central(k_seed_mean_distribution(array, k), LEVEL)
+    low, high = _central(k_seed_mean_distribution(array, k), LEVEL, claim.decimals)
     # The more cells are judged, the wider the range that a value must leave to count as outside.
-    outer_low, outer_high = _central(k_seed_mean_distribution(array, k, own_uncertainty=True), level)
+    outer_low, outer_high = _central(k_seed_mean_distribution(array, k, own_uncertainty=True), level, claim.decimals)
     estimate = Estimate(float(array.mean()), low, high, len(array))
     inside = low <= claim.value <= high
     outside = not inside and not outer_low <= claim.value <= outer_high
@@ -219,7 +219,7 @@ def _direction(claim: Claim, settings: dict[str, Any], rows: pd.DataFrame, level
         seeds = x.index.union(y.index)
     if seeds.empty:
         return Cell(settings, UNDECIDED, UNKNOWN, "no seed measured both sides")
-    a, b = x.to_numpy(), y.to_numpy()
+    a, b = x.to_numpy(), claim.worse_factor * y.to_numpy()
     too_little = _too_little(a, claim.min_seeds) or _too_little(b, claim.min_seeds)
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         return Cell(settings, UNDECIDED, UNKNOWN, too_little, seeds=_seeds(seeds))
@@ -307,9 +307,10 @@ def _too_little(values: np.ndarray, min_seeds: int) -> str:
     return ""
 
 
-def _central(draws: np.ndarray, level: float) -> tuple[float, float]:
-    low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+def _central(draws: np.ndarray, level: float, decimals: int | None) -> tuple[float, float]:
+    """Central range of the draws, to as many decimals as the paper prints: its 0.0000 only means below 0.00005."""
+    low, high = (float(x) for x in np.quantile(draws, [(1 - level) / 2, (1 + level) / 2]))
+    return (low, high) if decimals is None else (round(low, int(decimals)), round(high, int(decimals)))
 
 
 def _more_seeds(n: int) -> str:

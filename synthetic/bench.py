@@ -44,3 +44,6 @@ def _load_oracle() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+BENCHES = {"tabular tree": tabular_bench}

@@ -75,7 +75,7 @@ def path_ids(leaf: int, depth: int) -> list[int]:
 
 @torch.no_grad()
 def leaf_probability(model: PreTrainedModel, leaf: int, depth: int) -> float:
-    """Exact probability that `model` samples the path to `leaf`: one forward pass over depth + 1 tokens, no sampling."""
+    """Exact probability that `model` samples the path to `leaf`: one forward pass over depth + 1 tokens, no draw."""
     path = path_ids(leaf, depth)
     ids = torch.tensor([[PATH, *path]], device=model.device)
     logps = model(input_ids=ids).logits[0, :-1].double().log_softmax(dim=-1)

@@ -87,8 +87,8 @@ def training(settings: dict[str, Any], seed: int, context: JobContext) -> list[R
     """GRPO or lambda-GRPO from the same start, on the same prompts in the same order: accuracy on held-out problems.
 
     Metrics: `validation_accuracy` by step (greedy decoding, before the step is made), `peak_accuracy`,
-    `steps_to_peak` (first step that reaches the peak), `final_accuracy`, `mean_accuracy` (over all looks: area under the
-    curve), and by step `reward`, `grad_norm`, `entropy`, `silent_share`.
+    `steps_to_peak` (first step that reaches the peak), `final_accuracy`, `mean_accuracy` (over all looks: the area
+    under the curve), and by step `reward`, `grad_norm`, `entropy`, `silent_share`.
     """
     train, validation, rewards = _data(settings, seed)
     model, tokenizer = models.load(settings["model"])

@@ -1,8 +1,8 @@
 """The paper's objectives written out, token by token, as an independent reference for the trainer and the theorem.
 
 Notation of arXiv:2509.21154: P_{i,t} the ratio of the policy to its own frozen copy, a_i the group-relative advantage,
-A_{i,t} the advantage of the process step, D_{i,t} the KL term (k3 estimator, coefficient beta included), lambda(i,t) the
-process set. All functions return what is *maximized*; a trainer minimizes its negative.
+A_{i,t} the advantage of the process step, D_{i,t} the KL term (k3 estimator, coefficient beta included), lambda(i,t)
+the process set. All functions return what is *maximized*; a trainer minimizes its negative.
 
 Shapes: one group of G completions, padded to T tokens; `mask` (G, T) marks real tokens.
 """

@@ -6,7 +6,7 @@ One job trains one model once (or not at all, for the base row) and measures it 
 Where the settings seen in the authors' code and this experiment differ:
 
 * completions end at the model's own end of sequence, not when a box is closed;
-* the reward reads the completion alone, and training rows whose gold answer cannot be graded are left out, not rewarded;
+* the reward reads the completion alone, and training rows whose gold answer cannot be graded are left out;
 * the loss is normalized over the tokens of the whole batch, not of each micro-batch;
 * greedy decoding is not assumed: `eval_temperature` and `eval_samples` say how a benchmark is sampled.
 """

@@ -1,12 +1,12 @@
 """Experiment `theorem`: L_PRM = L_GRPO in value and gradient, in float64, and controls that must break it.
 
-The equality rests on one fact: completions that share a prefix share the policy's log-probabilities on it, so a_i may be
-averaged over the process set. Hence the policy here is always a function of the prefix (a recurrent net with random
+The equality rests on one fact: completions that share a prefix share the policy's log-probabilities on it, so a_i may
+be averaged over the process set. Hence the policy here is always a function of the prefix (a recurrent net with random
 weights, or the embedded language model), never a table of free numbers per token.
 
-Two negative controls show that the check can fail: normalization by sequence, and a second update on the same batch with
-clipping. A third comparison is not in the paper: a second update *without* clipping, where linearity in the advantage
-still holds.
+Two negative controls show that the check can fail: normalization by sequence, and a second update on the same batch
+with clipping. A third comparison is not in the paper: a second update *without* clipping, where linearity in the
+advantage still holds.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ def model_rollouts(settings: dict[str, Any], seed: int, context: JobContext) -> 
 
 
 def in_float64(model: nn.Module) -> nn.Module:
-    """The model with its normalization layers in float64 too; transformers computes those in float32 whatever the dtype.
+    """The model with its normalization layers in float64 too; transformers computes them in float32 whatever the dtype.
 
     Without this, equal prefixes in two rows differ by float32 rounding (1e-8), and the comparison is no float64 check.
     """
@@ -302,7 +302,7 @@ class WorkedExample:
 
 
 def worked_example() -> WorkedExample:
-    """Recover the group behind the printed example: three of six share a prefix, means .33 and .42, step holds the best.
+    """Recover the group behind the printed example: three of six share a prefix, means .33 and .42, one is the best.
 
     Searches rewards 0, 0.5 and 1 for every group with those two means (to two decimals) whose single best completion is
     one of the three; there is exactly one. Its step advantage with the sample standard deviation is the printed -0.22.

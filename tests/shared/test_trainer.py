@@ -7,7 +7,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-
 import pytest
 import torch
 from datasets import Dataset
@@ -91,7 +90,9 @@ def make_trainer(
     }
     recorder = Recorder()
     model, tokenizer = model or policy()
-    extra = {} if trainer_class is GRPOTrainer else {"token_weight": token_weight, "group_log": tmp_path / "groups.jsonl"}
+    extra = (
+        {} if trainer_class is GRPOTrainer else {"token_weight": token_weight, "group_log": tmp_path / "groups.jsonl"}
+    )
     trainer = trainer_class(
         model=model,
         reward_funcs=reward,
@@ -106,7 +107,9 @@ def make_trainer(
     return trainer, recorder
 
 
-def oracle_gradient(trainer: Any, weights: dict[str, torch.Tensor], old: dict[str, torch.Tensor], used: slice) -> torch.Tensor:
+def oracle_gradient(
+    trainer: Any, weights: dict[str, torch.Tensor], old: dict[str, torch.Tensor], used: slice
+) -> torch.Tensor:
     """The gradient of one optimizer step by the independent formula; `used`: its micro-batches in the rollout."""
     args = trainer.args
     rollout = trainer._buffered_inputs
@@ -182,7 +185,9 @@ def test_gradient_with_accumulation_and_a_second_update(tmp_path: Path, loss_typ
     for step in (0, 1):
         expected = oracle_gradient(trainer, recorder.weights[step], recorder.weights[0], slice(None))
         assert relative(recorder.gradients[step], expected) < 5e-5
-    assert trainer.state.log_history[1]["clip_ratio/region_mean"] > 0, "some token must be clipped, or that is not tested"
+    assert trainer.state.log_history[1]["clip_ratio/region_mean"] > 0, (
+        "some token must be clipped, or that is not tested"
+    )
 
 
 @pytest.mark.parametrize("lora", [False, True])
@@ -218,7 +223,13 @@ def test_equal_rewards_move_nothing_even_where_trl_moves(tmp_path: Path) -> None
     moved = {}
     for trainer_class in (GRPOTrainer, TokenWeightedGRPOTrainer):
         trainer, recorder = make_trainer(
-            tmp_path, reward=constant, trainer_class=trainer_class, learning_rate=0.01, optim="adamw_torch", max_steps=2, num_generations=8
+            tmp_path,
+            reward=constant,
+            trainer_class=trainer_class,
+            learning_rate=0.01,
+            optim="adamw_torch",
+            max_steps=2,
+            num_generations=8,
         )
         trainer.train()
         after = trainer.model.state_dict()
@@ -280,7 +291,11 @@ def test_a_gradient_that_is_no_number_stops_the_run_before_the_step(tmp_path: Pa
 
 def test_every_group_is_logged_with_what_was_measured(tmp_path: Path) -> None:
     trainer, _ = make_trainer(
-        tmp_path, TOKEN_WEIGHTS["lambda-grpo"], per_device_train_batch_size=GROUP, gradient_accumulation_steps=2, max_steps=3
+        tmp_path,
+        TOKEN_WEIGHTS["lambda-grpo"],
+        per_device_train_batch_size=GROUP,
+        gradient_accumulation_steps=2,
+        max_steps=3,
     )
     trainer.train()
     groups = list(read_group_log(tmp_path / "groups.jsonl"))

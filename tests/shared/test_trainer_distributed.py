@@ -20,7 +20,16 @@ PER_PROCESS = 6
 
 
 def launch(directory: Path, loss_type: str) -> list[dict]:
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--multi_gpu",
+        "--num_processes",
+        "2",
+        "--num_machines",
+        "1",
+    ]
     command += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
     command += [str(Path(__file__).with_name("split_group_script.py")), str(directory), loss_type]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
@@ -39,7 +48,9 @@ def test_a_group_split_over_two_processes(tmp_path: Path, loss_type: str) -> Non
     counts = oracle.prefix_counts(completions, GROUP)
     half = GROUP // 2
     halves = [oracle.prefix_counts(completions[i : i + half], half) for i in (GROUP, GROUP + half)]
-    assert counts[GROUP : 2 * GROUP] != halves[0] + halves[1], "a set of the split group must reach across the processes"
+    assert counts[GROUP : 2 * GROUP] != halves[0] + halves[1], (
+        "a set of the split group must reach across the processes"
+    )
     a = oracle.advantages(mixed_reward(completions), GROUP)
 
     reference, model = (oracle.double_precision(models.load("tiny-random")[0]) for _ in range(2))
@@ -68,6 +79,8 @@ def test_a_group_split_over_two_processes(tmp_path: Path, loss_type: str) -> Non
     assert relative(ranks[0]["gradient"], gradient) < 2e-5
 
     groups = list(read_group_log(tmp_path / "groups.jsonl"))
-    assert [group["completion_ids"] for group in groups] == [completions[g : g + GROUP] for g in range(0, 3 * GROUP, GROUP)]
+    assert [group["completion_ids"] for group in groups] == [
+        completions[g : g + GROUP] for g in range(0, 3 * GROUP, GROUP)
+    ]
     assert all(len(ids) <= TOKENS for ids in completions)
     assert all(value is not None for group in groups for value in group["entropy"])
