@@ -1,6 +1,8 @@
 # Set-up, runs and tests. Every target makes what it needs: a fresh clone needs no step before it.
 
-PYTHON ?= $(firstword $(shell command -v python3.13 python3.12 python3.11 python3 2>/dev/null) python3)
+# The first Python from 3.11 to 3.13 that really starts (a name on the PATH may be an empty shim); or PYTHON=/path/to/python3.
+PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11 python; do \
+	$$name -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && echo $$name && break; done)
 VENV := .venv
 BIN := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
@@ -24,7 +26,7 @@ help:  ## list every target
 	@echo "  PROFILE=smoke|quick|full|gpu|paper   SEEDS=number   ONLY=experiment   WORKERS=processes   ARGS=--fresh"
 
 $(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=/path/to/python3")'
+	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 is needed; install it, or run make PYTHON=/path/to/python3" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]"
 	@touch $(STAMP)
