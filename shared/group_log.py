@@ -60,22 +60,22 @@ def read_group_log(path: str | Path) -> Iterator[dict[str, Any]]:
     path = Path(path)
     seen = 0
     try:
-        with path.open(encoding="utf-8", newline="\n") as file:
+        with path.open("rb") as file:  # bytes: a killed run may have cut the last line inside a character
             for line in file:
                 seen += 1
-                if not line.endswith("\n") and seen > 1:
+                if not line.endswith(b"\n") and seen > 1:
                     return
                 yield _parse(line, f"{path}, line {seen}")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise ReplicationError(f"The group log {path} could not be read: {error}.") from error
     if seen == 0:
         raise ReplicationError(f"The group log {path} is empty.")
 
 
-def _parse(line: str, where: str) -> dict[str, Any]:
+def _parse(line: bytes, where: str) -> dict[str, Any]:
     try:
-        group = json.loads(line)
-    except json.JSONDecodeError as error:
+        group = json.loads(line.decode("utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ReplicationError(f"{where}: not a group log ({error}).") from error
     if not isinstance(group, dict) or not {"step", "rewards", "advantages"} <= group.keys():
         raise ReplicationError(f"{where}: not a group log (step, rewards or advantages is missing).")

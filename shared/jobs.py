@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from shared.errors import ReplicationError
-from shared.memory import keep_freed_memory
+from shared.memory import keep_freed_memory, release_freed_memory
 
 Row = dict[str, Any]
 """``{"metric": str, "value": float}`` and, where they apply, ``"seed"``, ``"step"`` (int) and ``"timing"`` (bool)."""
@@ -269,6 +269,7 @@ def run_job(job: Job, paper_directory: Path, jobs_directory: Path, origin: Origi
     except Exception as error:
         return _failure(error_file, error)
     finally:
+        release_freed_memory()
         (jobs_directory / f"{job.stem}.progress").unlink(missing_ok=True)
 
 

@@ -58,17 +58,14 @@ def prepare(name: str = EMBEDDED) -> Path:
     if name == TINY:
         return _prepared(TINY, _build_tiny)
     local = Path(name).expanduser()
-    if local.is_dir():
+    if name and local.is_dir():
         if not list(local.glob("*.safetensors")):
             raise ReplicationError(
                 f"The directory {name} holds no *.safetensors file, so no model can be read from it."
             )
         return local
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
-        raise ReplicationError(
-            f"No model is called {name!r}. Use {EMBEDDED!r}, {TINY!r}, a directory that holds safetensors, "
-            "or a hub id such as 'openai-community/gpt2'."
-        )
+        raise _no_such_model(name)
     return _from_hub(name)
 
 
@@ -102,6 +99,8 @@ def _prepared(folder: str, build) -> Path:
         root.mkdir(parents=True, exist_ok=True)
         with FileLock(root / f"{folder}.lock"):
             if not (target / "model.safetensors").exists():
+                for killed in root.glob(f".{folder}-*"):  # nobody else builds while we hold the lock
+                    shutil.rmtree(killed, ignore_errors=True)
                 # Built beside its final place and renamed at the end: a killed build leaves nothing half-made.
                 with tempfile.TemporaryDirectory(dir=root, prefix=f".{folder}-") as work:
                     built = build(Path(work))
@@ -215,10 +214,17 @@ def tiny_random(
     return model.eval(), tokenizer
 
 
+def _no_such_model(name: str) -> ReplicationError:
+    return ReplicationError(
+        f"No model is called {name!r}. Use {EMBEDDED!r}, {TINY!r}, a directory that holds safetensors, "
+        "or a hub id such as 'openai-community/gpt2'."
+    )
+
+
 def _from_hub(name: str) -> Path:
     """Fetch a model from the hub, or take it from the hub's own cache; every way this can fail says what helps."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
     try:
         directory = Path(snapshot_download(name, allow_patterns=_HUB_PATTERNS))
@@ -232,7 +238,9 @@ def _from_hub(name: str) -> Path:
             f"The hub has no model {name!r} that this account can see. Check the spelling; if it is private, log in "
             "with `hf auth login` or set HF_TOKEN."
         ) from error
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+    except HFValidationError as error:
+        raise _no_such_model(name) from error
+    except Exception as error:  # the library raises many types: offline, no route, timed out, cut off, disk full
         raise ReplicationError(hub_unreachable(f"The model {name}", error)) from error
     if not list(directory.glob("*.safetensors")):
         raise ReplicationError(f"The model {name} has no safetensors weights; pickled weights are not read.")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,5 +63,18 @@ def gate_gradient(logps: Tensor, weights: Tensor) -> Tensor:
     term's gradient scaled by that token's weight: policy ratio, clipping and KL estimator keep their values, so which
     tokens are clipped does not depend on the weights. Cost: O(B T), no (B, T, V) tensor.
     """
-    held = logps.detach()
-    return held + weights.to(logps.dtype) * (logps - held)
+    return _Gate.apply(logps, weights.to(logps.dtype))
+
+
+class _Gate(torch.autograd.Function):
+    """The identity forwards, a product with the weights backwards."""
+
+    @staticmethod
+    def forward(ctx: Any, logps: Tensor, weights: Tensor) -> Tensor:
+        ctx.save_for_backward(weights)
+        return logps.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (weights,) = ctx.saved_tensors
+        return gradient * weights, None

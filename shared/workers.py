@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -116,6 +117,8 @@ def _run_batch(
     tick: Callable[[list[Job]], None],
 ) -> Iterator[tuple[Job, Outcome | None]]:
     """Like :func:`run_jobs`; after the pool broke, every unfinished job comes with None."""
+    # The pool replaces a worker that holds much memory after a job, which is what we want, and warns about it.
+    warnings.filterwarnings("ignore", message="A worker stopped while some jobs were given to the executor")
     pool = get_reusable_executor(max_workers=workers, timeout=IDLE_SECONDS, env=_environment(threads))
     _pools[:] = [pool]
     waiting: dict[Future[Outcome], Job] = {}

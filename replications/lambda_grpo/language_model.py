@@ -176,7 +176,8 @@ def _data(settings: dict[str, Any], seed: int) -> tuple[Dataset, Dataset, list[A
 
 
 def _trainer_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in settings.items() if key in DEFAULTS}
+    # One by one: walking over all settings would count the misspelt ones as read.
+    return {key: settings[key] for key in DEFAULTS if key in settings}
 
 
 def _row(metric: str, value: float, step: int | None = None) -> Row:

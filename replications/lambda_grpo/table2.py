@@ -1,7 +1,8 @@
 """Experiment `table2`: the paper's downstream accuracies, with its models, its data and its benchmarks.
 
 One job trains one model once (or not at all, for the base row) and measures it on the five benchmarks. With
-`processes` above 1 the job starts itself under `accelerate launch`, one process per GPU.
+`processes` above 1 the job starts itself under `accelerate launch`, one process per GPU (or on the CPU where there is
+no GPU, for tests).
 
 Where the settings seen in the authors' code and this experiment differ:
 
@@ -14,14 +15,19 @@ Where the settings seen in the authors' code and this experiment differ:
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 from shared import models
 from shared.errors import ReplicationError
 from shared.jobs import JobContext, Row
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def table2(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
@@ -56,7 +62,7 @@ def train_and_measure(
     if settings["method"] != "base":
         train = problems_from(settings["dataset"], ungradable="drop").shuffle(seed=seed)
         run = run_training(
-            {key: value for key, value in settings.items() if key in DEFAULTS},
+            {key: settings[key] for key in DEFAULTS if key in settings},
             seed,
             train,
             [accuracy_reward],
@@ -97,10 +103,11 @@ def _launch(settings: dict[str, Any], seed: int, directory: Path) -> list[Row]:
     request = directory / "request.json"
     answer = directory / "rows.json"
     answer.unlink(missing_ok=True)
-    request.write_text(json.dumps({"settings": settings, "seed": seed, "directory": str(directory)}))
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", str(settings["processes"])]
-    done = subprocess.run([*launch, "-m", __name__, str(request)], capture_output=True, text=True, check=False)
-    if not answer.exists():
+    asked = {"settings": settings, "seed": seed, "directory": str(directory.resolve()), "parent": os.getpid()}
+    request.write_text(json.dumps(asked))
+    command = [*_accelerate(settings["processes"]), "-m", __name__, str(request.resolve())]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
+    if done.returncode != 0 or not answer.exists():
         raise ReplicationError(
             f"`accelerate launch` with {settings['processes']} processes ended with code {done.returncode}:\n"
             f"{done.stderr.strip()[-1500:]}\nSet `processes` in profiles.toml to the number of GPUs of this machine."
@@ -108,10 +115,44 @@ def _launch(settings: dict[str, Any], seed: int, directory: Path) -> list[Row]:
     return json.loads(answer.read_text())
 
 
+def _accelerate(processes: int) -> list[str]:
+    """`accelerate launch` with every choice stated: a machine's own accelerate configuration changes nothing."""
+    return [
+        *(sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", str(processes)),
+        *("--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"),
+    ]
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment, with this checkout importable, and the CPU asked for where torch finds no GPU."""
+    import torch
+
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    if not torch.cuda.is_available():
+        environment["ACCELERATE_USE_CPU"] = "true"
+    return environment
+
+
+def _end_with(parent: int) -> None:
+    """End this process when the job that asked for it is gone: a stopped run must not go on training unseen."""
+
+    def watch() -> None:
+        while True:
+            try:
+                os.kill(parent, 0)
+            except ProcessLookupError:
+                os._exit(1)
+            time.sleep(1.0)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def main(request: str) -> None:
     """Entry point of the processes that `accelerate launch` starts."""
     asked = json.loads(Path(request).read_text())
     directory = Path(asked["directory"])
+    _end_with(asked["parent"])
     rows = train_and_measure(asked["settings"], asked["seed"], directory)
     if rows:
         (directory / "rows.json").write_text(json.dumps(rows))
