@@ -61,7 +61,9 @@ class ClaimLine:
             holds = sum(cell.state == HOLDS for cell in self.cells)
             return f"holds in {holds} of {len(self.cells)} settings"
         if self.claim.kind == "exact":
-            return f"deviation {number_with_interval(self.estimate, n=self.estimate.n > 0)}"
+            if self.claim.target:
+                return number(self.estimate.value)
+            return f"{'at least' if self.claim.expect == 'violation' else 'at most'} {number(self.estimate.value)}"
         text = number_with_interval(self.estimate)
         probability = self.cells[0].probability
         if probability is not None and self.estimate.n:

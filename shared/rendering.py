@@ -100,16 +100,30 @@ def markdown_table(table: Table) -> str:
 
 
 def print_verdicts(console: Console, lines: Sequence[ClaimLine], slug: str) -> None:
-    """Counts and one line a claim: what the paper says, what we measured, the verdict.  Fits narrow terminals."""
+    """Counts and one line a claim: what the paper says, what we measured, the verdict.  Fits narrow terminals.
+
+    Claims that were not run are counted by reason below the table, with the command for one of them.
+    """
     table = RichTable(show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for name, least in (("claim", 12), ("paper", 5), ("ours", 12), ("verdict", 10)):
+    for name, least in (("claim", 24), ("paper", 5), ("ours", 12), ("verdict", 16)):
         table.add_column(name, overflow="fold", min_width=least)
     for line in lines:
+        if line.verdict == NOT_RUN:
+            continue
         color = COLORS[line.verdict][1]
-        detail = line.conditions or ("" if line.verdict in (REPRODUCED, NOT_RUN) else line.reason)
+        detail = line.conditions or ("" if line.verdict == REPRODUCED else line.reason)
         words = f"[{color}]{line.verdict}[/]" + (f"\n[dim]{_escape(_shorten(detail))}[/]" if detail else "")
         table.add_row(_escape(line.claim.id.removeprefix(f"{slug}/")), line.paper, _escape(line.ours), words)
-    console.print(table)
+    if table.row_count:
+        console.print(table)
+    skipped: dict[str, list[ClaimLine]] = {}
+    for line in lines:
+        if line.verdict == NOT_RUN:
+            skipped.setdefault(line.reason, []).append(line)
+    for reason, claims in skipped.items():
+        console.print(
+            f"[dim]not run: {len(claims)} claims - {_escape(reason)} ({claims[0].command})[/]", highlight=False
+        )
     console.print(f"[bold]{count_verdicts(line.verdict for line in lines)}[/bold]", highlight=False)
 
 

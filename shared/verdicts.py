@@ -46,7 +46,7 @@ class Cell:
     """A claim's outcome for one combination of its conditions.
 
     ``estimate``: for a direction the mean difference better - worse; for an interval claim our mean with the central
-    95 % of the means a study of the paper's size would report; for an exact claim the deviation that decides, without
+    95 % of the means a study of the paper's size would report; for an exact claim the value that decides, without
     interval; else the mean over seeds.  ``probability``: of improvement, for a direction.
     """
 
@@ -149,11 +149,13 @@ def _judge(claim: Claim, settings: dict[str, Any], rows: pd.DataFrame, level: fl
 
 def _exact(claim: Claim, settings: dict[str, Any], rows: pd.DataFrame, level: float) -> Cell:
     """Every row counts, also one of no single seed; a value that is no number breaks the claim.  No interval."""
-    deviation = np.abs(rows["value"].to_numpy() - claim.target)
+    values = rows["value"].to_numpy()
+    deviation = np.abs(values - claim.target)
     n = rows["seed"].nunique()
     wild = int((~np.isfinite(deviation)).sum())
     violation = claim.expect == "violation"
-    decisive = float(deviation.min() if violation else deviation.max())
+    decides = int(deviation.argmin() if violation else deviation.argmax())
+    decisive = float(deviation[decides])
     holds = not wild and (decisive > claim.minimum if violation else decisive <= claim.tolerance)
     if wild:
         reason = f"{wild} of {len(deviation)} values are not finite"
@@ -161,7 +163,7 @@ def _exact(claim: Claim, settings: dict[str, Any], rows: pd.DataFrame, level: fl
         reason = f"smallest of {len(deviation)} deviations {decisive:.3g}, must exceed {claim.minimum:g}"
     else:
         reason = f"largest of {len(deviation)} deviations {decisive:.3g}, tolerance {claim.tolerance:g}"
-    estimate = Estimate(decisive, math.nan, math.nan, n)
+    estimate = Estimate(float(values[decides]), math.nan, math.nan, n)
     return Cell(settings, HOLDS if holds else FAILS, estimate, reason, seeds=_seeds(rows["seed"].unique()))
 
 

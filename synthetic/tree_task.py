@@ -119,7 +119,7 @@ def _random_small(seed: int) -> PreTrainedModel:
 def _restrict(model: PreTrainedModel, rows: Tensor) -> None:
     """Cut the vocabulary to the four given embedding rows (4, hidden) and mask the two that are not steps."""
     embedding = nn.Embedding.from_pretrained(rows, freeze=False)
-    head = nn.Linear(rows.size(1), rows.size(0), bias=True)
+    head = nn.utils.skip_init(nn.Linear, rows.size(1), rows.size(0), bias=True)  # draws no random number
     head.weight = embedding.weight
     head.bias = nn.Parameter(torch.tensor([_MASKED, _MASKED, 0.0, 0.0]), requires_grad=False)
     model.set_input_embeddings(embedding)
@@ -128,6 +128,7 @@ def _restrict(model: PreTrainedModel, rows: Tensor) -> None:
         config.eos_token_id = config.pad_token_id = END
         config.bos_token_id = None
     model.config.vocab_size = rows.size(0)
+    model.config.name_or_path = ""  # a reference policy rebuilt from the path would be another model: let that fail
 
 
 def _single_token(tokenizer: Any, word: str) -> int:

@@ -9,6 +9,7 @@ from datasets import Dataset
 from trl import GRPOTrainer
 
 from shared import models
+from shared.errors import ReplicationError
 from shared.evaluation import greedy_accuracy
 from shared.group_log import read_group_log
 from shared.jobs import JobContext, Row
@@ -24,7 +25,11 @@ def table1_lm(settings: dict[str, Any], seed: int, context: JobContext) -> list[
 
     Metrics: `target_probability` (exact, before the step, every tenth step) and `target_frequency` (its mean over the
     last `settings["last"]` steps: the expectation of the paper's sampled frequency, without its sampling noise).
+    Raises ReplicationError for `beta` other than 0: the trainer rebuilds a reference policy from the path that the
+    policy was loaded from, and a policy over two tokens has no such path.
     """
+    if settings.get("beta", 0.0) != 0.0:
+        raise ReplicationError(f"table1-lm has no reference policy, so beta must be 0, not {settings['beta']}.")
     tree = BinaryTree(settings["depth"], settings["n"], prefix_reward=settings["r_neg"])
     target = tree.random_target(seed)
     model, tokenizer = path_model(settings["model"], seed)

@@ -75,7 +75,7 @@ def test_exact_looks_at_every_row_against_its_target() -> None:
     close = claim("exact", target=2.0, tolerance=0.1)
     assert judge(close, frame([2.05, 1.95])).verdict == REPRODUCED
     worst = judge(close, frame([2.0] * 99 + [2.2]))
-    assert worst.verdict == NOT_REPRODUCED and worst.estimate.value == pytest.approx(0.2)
+    assert worst.verdict == NOT_REPRODUCED and worst.estimate.value == pytest.approx(2.2)
     assert math.isnan(worst.estimate.low) and worst.n == 100
 
 
@@ -367,3 +367,18 @@ def test_the_same_measurements_give_the_same_verdict(kind: str) -> None:
     one = direction() if kind == "direction" else claim(kind, value=0.1, paper_seeds=5)
     data = arms(normal(0.3, 15, 1), normal(0, 15, 2))
     assert judge(one, *data) == judge(one, *data)
+
+
+def test_a_direction_may_ask_for_a_multiple() -> None:
+    """Fewer steps than GRPO is one thing, under half of them another."""
+    steps = [frame([6.0, 7, 8, 6, 7, 8], method="new"), frame([10.0, 11, 12, 10, 11, 12], method="old")]
+    sides = {"better": {"method": "new"}, "worse": {"method": "old"}, "higher_is_better": False}
+    assert judge(claim("direction", **sides), *steps).verdict == REPRODUCED
+    assert judge(claim("direction", **sides, worse_factor=0.5), *steps).verdict == NOT_REPRODUCED
+
+
+def test_an_interval_is_compared_to_the_decimals_that_are_printed() -> None:
+    tiny = frame([1e-6, 2e-6, 3e-6, 4e-6, 5e-6, 6e-6])
+    options = {"value": 0.0, "paper_seeds": 5, "min_seeds": 5}
+    assert judge(claim("interval", **options), tiny).verdict != REPRODUCED
+    assert judge(claim("interval", **options, decimals=4), tiny).verdict == REPRODUCED

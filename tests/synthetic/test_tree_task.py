@@ -103,6 +103,12 @@ def test_input_and_output_share_the_embedding_and_the_mask_is_not_trained() -> N
     assert not model.get_output_embeddings().bias.requires_grad
 
 
+def test_no_reference_policy_is_rebuilt_from_where_the_body_came_from(tmp_path: Path) -> None:
+    """The model on disk has another vocabulary: as a reference it would give a KL that means nothing."""
+    with pytest.raises(OSError):
+        train(tmp_path, *path_model("tiny-random"), beta=0.1)
+
+
 def test_a_tokenizer_that_splits_a_step_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokenizer = models.tiny_random()
 
