@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from replications.lambda_grpo import language_model, table2
+from replications.lambda_grpo import language_model
 from shared import models
 from shared.errors import ReplicationError
 from shared.group_log import read_group_log
@@ -28,7 +28,6 @@ from synthetic.tree_task import leaf_probability, path_model
 ROOT = Path(__file__).parents[2]
 PAPER = Paper.load(ROOT / "replications" / "lambda_grpo")
 LANGUAGE_MODEL = ("theorem", "table1-lm", "overlap", "training", "overhead", "table2")
-BENCHMARKS = ("AIME24", "AMC23")
 SMALL_TABLE2 = {
     "model": "tiny-random",
     "steps": 1,
@@ -265,131 +264,6 @@ def test_overhead_gives_timings_only_one_a_step_after_the_first(run: Run, tmp_pa
         assert max(series(rows, "weights_share").values()) < 0.5
         log = tmp_path / f"overhead-{seed + 1}" / "ours" / "groups.jsonl"
         assert all("weights" in group for group in read_group_log(log)), "what is timed is lambda-GRPO"
-
-
-# --- Table 2 ----------------------------------------------------------------------------------------------------------
-
-
-def table2_settings(problems: str, **changes: Any) -> dict[str, Any]:
-    benchmarks = [f"{name}={problems}" for name in BENCHMARKS]
-    sampling = {"eval_samples": 2, "eval_temperature": 0.9}
-    return {**SMALL_TABLE2, "dataset": problems, "benchmarks": benchmarks, "method": "base", **sampling, **changes}
-
-
-@pytest.mark.parametrize("method", ["base", "lambda-grpo"])
-def test_table2_measures_every_benchmark_as_its_settings_say(
-    method: str, problems: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from shared import evaluation
-
-    seen: list[dict[str, Any]] = []
-    real = evaluation.evaluate_benchmark
-
-    def spy(model: Any, tokenizer: Any, problems: Any, rewards: Any, **options: Any) -> Any:
-        seen.append({**options, "problems": len(problems)})
-        return real(model, tokenizer, problems, rewards, **options)
-
-    monkeypatch.setattr(evaluation, "evaluate_benchmark", spy)
-    settings = table2_settings(problems, method=method)
-    rows = table2.train_and_measure(settings, 3, tmp_path, None)
-    assert [row["metric"] for row in rows] == ["accuracy/AIME24", "accuracy/AMC23", "accuracy/mean"]
-    assert rows[-1]["value"] == pytest.approx((rows[0]["value"] + rows[1]["value"]) / 2)
-    expected = {"max_new_tokens": 3, "batch_size": 4, "samples": 2, "temperature": 0.9, "seed": 3}
-    assert seen == 2 * [{**expected, "precision": "float32", "problems": 6}]
-    assert (tmp_path / "groups.jsonl").exists() == (method != "base")
-    if method != "base":
-        groups = list(read_group_log(tmp_path / "groups.jsonl"))
-        assert len(groups) == 2 and all("weights" in group for group in groups)
-
-
-def test_table2_measures_after_training_and_the_base_row_without(
-    problems: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from shared import evaluation, rewards
-
-    measured: dict[str, torch.Tensor] = {}
-    verdict = type("V", (), {"estimate": type("E", (), {"value": 0.5})})
-
-    def look(model: Any, *_: Any, **__: Any) -> Any:
-        measured[method] = model.get_input_embeddings().weight.detach().clone()
-        return verdict
-
-    monkeypatch.setattr(evaluation, "evaluate_benchmark", look)
-    monkeypatch.setattr(rewards, "accuracy_reward", lambda completions, **_: [hash_of(c) for c in completions])
-    for method in ("base", "grpo", "lambda-grpo"):
-        table2.train_and_measure(table2_settings(problems, method=method, lr=1e-2), 0, tmp_path / method, None)
-    start = models.load("tiny-random")[0].get_input_embeddings().weight
-    assert torch.equal(measured["base"], start)
-    assert not torch.equal(measured["grpo"], start) and not torch.equal(measured["lambda-grpo"], start)
-
-
-def hash_of(completion: Any) -> float:
-    return sum(map(ord, str(completion))) % 17 / 17
-
-
-def test_the_home_of_a_benchmark_can_be_given() -> None:
-    assert table2._benchmark("AIME24") == ("AIME24", None)
-    assert table2._benchmark("AIME24=/data/a=b.jsonl") == ("AIME24", "/data/a=b.jsonl")
-
-
-@pytest.mark.slow
-def test_table2_in_two_processes(problems: str, run: Run, tmp_path: Path) -> None:
-    settings = table2_settings(
-        problems, method="lambda-grpo", processes=2, steps=2, eval_samples=1, eval_temperature=0.0
-    )
-    rows = run("table2", settings, seed=1)
-    assert [row["metric"] for row in rows] == ["accuracy/AIME24", "accuracy/AMC23", "accuracy/mean"]
-    groups = list(read_group_log(tmp_path / "table2-1" / "groups.jsonl"))
-    assert [group["step"] for group in groups] == [0, 0, 1, 1]
-    assert all(len(group["completion_ids"]) == 4 and "weights" in group for group in groups)
-
-
-def test_a_launch_that_fails_is_quoted(problems: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[list[str], dict[str, Any]]] = []
-
-    def fail(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-        asked.append((command, options))
-        return subprocess.CompletedProcess(command, 3, "", "CUDA error: invalid device ordinal")
-
-    monkeypatch.setattr("replications.lambda_grpo.table2.subprocess.run", fail)
-    message = r"`accelerate launch` with 2 processes ended with code 3:\nCUDA error: invalid.*\nSet `processes`"
-    with pytest.raises(ReplicationError, match=message):
-        run("table2", table2_settings(problems, processes=2))
-    command, options = asked[0]
-    assert command[command.index("--num_processes") + 1] == "2"
-    assert str(ROOT) in options["env"]["PYTHONPATH"].split(os.pathsep)
-    assert (options["env"].get("ACCELERATE_USE_CPU") == "true") == (not torch.cuda.is_available())
-
-
-def test_an_answer_of_an_earlier_launch_is_not_taken_for_this_one(
-    problems: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "table2-1").mkdir()
-    (tmp_path / "table2-1" / "rows.json").write_text("[]")
-    done = subprocess.CompletedProcess([], 0, "", "nothing was written")
-    monkeypatch.setattr("replications.lambda_grpo.table2.subprocess.run", lambda *_, **__: done)
-    with pytest.raises(ReplicationError, match="nothing was written"):
-        run("table2", table2_settings(problems, processes=2))
-
-
-def test_launched_processes_end_with_the_job_that_asked_for_them() -> None:
-    job = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
-    script = (
-        "import sys, time; from replications.lambda_grpo.table2 import _end_with\n"
-        "_end_with(int(sys.argv[1])); print('watching', flush=True); time.sleep(100)"
-    )
-    started = subprocess.Popen(
-        [sys.executable, "-c", script, str(job.pid)], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert started.stdout.readline() == "watching\n" and started.poll() is None
-        job.kill()
-        job.wait()
-        assert started.wait(timeout=30) == 1
-    finally:
-        job.kill()
-        started.kill()
-        started.wait()
 
 
 # --- without the hub --------------------------------------------------------------------------------------------------
