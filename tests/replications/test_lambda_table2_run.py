@@ -1,0 +1,164 @@
+"""Table 2's experiment: trained or not, measured on every benchmark, in one process or under `accelerate launch`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from replications.lambda_grpo import table2
+from shared import models
+from shared.errors import ReplicationError
+from shared.group_log import read_group_log
+from shared.jobs import JobContext
+
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = ("AIME24", "AMC23")
+SETTINGS = {
+    "model": "tiny-random",
+    "method": "base",
+    "steps": 1,
+    "prompts_per_step": 2,
+    "group_size": 4,
+    "max_new_tokens": 6,
+    "precision": "float32",
+    "eval_batch_size": 4,
+    "eval_max_new_tokens": 3,
+    "eval_samples": 2,
+    "eval_temperature": 0.9,
+    "processes": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def problems(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A small file of mathematics problems, for training and as a benchmark."""
+    path = tmp_path_factory.mktemp("data") / "problems.jsonl"
+    path.write_text("\n".join(json.dumps({"problem": f"{i} + {i}?", "answer": str(2 * i)}) for i in range(6)))
+    return str(path)
+
+
+def table2_settings(problems: str, **changes: Any) -> dict[str, Any]:
+    return {**SETTINGS, "dataset": problems, "benchmarks": [f"{name}={problems}" for name in BENCHMARKS], **changes}
+
+
+@pytest.mark.parametrize("method", ["base", "lambda-grpo"])
+def test_table2_measures_every_benchmark_as_its_settings_say(
+    method: str, problems: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from shared import evaluation
+
+    seen: list[dict[str, Any]] = []
+    real = evaluation.evaluate_benchmark
+
+    def spy(model: Any, tokenizer: Any, problems: Any, rewards: Any, **options: Any) -> Any:
+        seen.append({**options, "problems": len(problems)})
+        return real(model, tokenizer, problems, rewards, **options)
+
+    monkeypatch.setattr(evaluation, "evaluate_benchmark", spy)
+    settings = table2_settings(problems, method=method)
+    rows = table2.train_and_measure(settings, 3, tmp_path, None)
+    assert [row["metric"] for row in rows] == ["accuracy/AIME24", "accuracy/AMC23", "accuracy/mean"]
+    assert rows[-1]["value"] == pytest.approx((rows[0]["value"] + rows[1]["value"]) / 2)
+    expected = {"max_new_tokens": 3, "batch_size": 4, "samples": 2, "temperature": 0.9, "seed": 3}
+    assert seen == 2 * [{**expected, "precision": "float32", "problems": 6}]
+    assert (tmp_path / "groups.jsonl").exists() == (method != "base")
+    if method != "base":
+        groups = list(read_group_log(tmp_path / "groups.jsonl"))
+        assert len(groups) == 2 and all("weights" in group for group in groups)
+
+
+def test_table2_measures_after_training_and_the_base_row_without(
+    problems: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from shared import evaluation, rewards
+
+    measured: dict[str, torch.Tensor] = {}
+    verdict = type("V", (), {"estimate": type("E", (), {"value": 0.5})})
+
+    def look(model: Any, *_: Any, **__: Any) -> Any:
+        measured[method] = model.get_input_embeddings().weight.detach().clone()
+        return verdict
+
+    monkeypatch.setattr(evaluation, "evaluate_benchmark", look)
+    monkeypatch.setattr(rewards, "accuracy_reward", lambda completions, **_: [hash_of(c) for c in completions])
+    for method in ("base", "grpo", "lambda-grpo"):
+        table2.train_and_measure(table2_settings(problems, method=method, lr=1e-2), 0, tmp_path / method, None)
+    start = models.load("tiny-random")[0].get_input_embeddings().weight
+    assert torch.equal(measured["base"], start)
+    assert not torch.equal(measured["grpo"], start) and not torch.equal(measured["lambda-grpo"], start)
+
+
+def hash_of(completion: Any) -> float:
+    return sum(map(ord, str(completion))) % 17 / 17
+
+
+def test_the_home_of_a_benchmark_can_be_given() -> None:
+    assert table2._benchmark("AIME24") == ("AIME24", None)
+    assert table2._benchmark("AIME24=/data/a=b.jsonl") == ("AIME24", "/data/a=b.jsonl")
+
+
+@pytest.mark.slow
+def test_table2_in_two_processes(problems: str, tmp_path: Path) -> None:
+    settings = table2_settings(
+        problems, method="lambda-grpo", processes=2, steps=2, eval_samples=1, eval_temperature=0.0
+    )
+    rows = table2.table2(settings, 1, JobContext(tmp_path / "job"))
+    assert [row["metric"] for row in rows] == ["accuracy/AIME24", "accuracy/AMC23", "accuracy/mean"]
+    groups = list(read_group_log(tmp_path / "job" / "groups.jsonl"))
+    assert [group["step"] for group in groups] == [0, 0, 1, 1]
+    assert all(len(group["completion_ids"]) == 4 and "weights" in group for group in groups)
+
+
+def test_a_launch_that_fails_is_quoted(problems: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[list[str], dict[str, Any]]] = []
+
+    def fail(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        asked.append((command, options))
+        return subprocess.CompletedProcess(command, 3, "", "CUDA error: invalid device ordinal")
+
+    monkeypatch.setattr("replications.lambda_grpo.table2.subprocess.run", fail)
+    message = r"`accelerate launch` with 2 processes ended with code 3:\nCUDA error: invalid.*\nSet `processes`"
+    with pytest.raises(ReplicationError, match=message):
+        table2.table2(table2_settings(problems, processes=2), 0, JobContext(tmp_path / "job"))
+    command, options = asked[0]
+    assert command[command.index("--num_processes") + 1] == "2"
+    assert str(ROOT) in options["env"]["PYTHONPATH"].split(os.pathsep)
+    assert (options["env"].get("ACCELERATE_USE_CPU") == "true") == (not torch.cuda.is_available())
+
+
+def test_an_answer_of_an_earlier_launch_is_not_taken_for_this_one(
+    problems: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "rows.json").write_text("[]")
+    done = subprocess.CompletedProcess([], 0, "", "nothing was written")
+    monkeypatch.setattr("replications.lambda_grpo.table2.subprocess.run", lambda *_, **__: done)
+    with pytest.raises(ReplicationError, match="nothing was written"):
+        table2.table2(table2_settings(problems, processes=2), 0, JobContext(tmp_path / "job"))
+
+
+def test_launched_processes_end_with_the_job_that_asked_for_them() -> None:
+    job = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
+    script = (
+        "import sys, time; from replications.lambda_grpo.table2 import _end_with\n"
+        "_end_with(int(sys.argv[1])); print('watching', flush=True); time.sleep(100)"
+    )
+    started = subprocess.Popen(
+        [sys.executable, "-c", script, str(job.pid)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert started.stdout.readline() == "watching\n" and started.poll() is None
+        job.kill()
+        job.wait()
+        assert started.wait(timeout=30) == 1
+    finally:
+        job.kill()
+        started.kill()
+        started.wait()
