@@ -8,7 +8,7 @@ A claim has one of five kinds:
                would report, drawn from our seeds (rounded to ``decimals``, where the paper prints so many).
 ``direction``  the seeds of ``better`` beat those of ``worse``: probability of improvement above one half.  With
                ``worse_factor`` they must beat that multiple: 0.5 and fewer is better means "in under half".
-``at_least``, ``at_most``  the mean over seeds lies on that side of ``value``.
+``at_least``, ``at_most``  the mean over seeds lies on that side of ``value``; with ``strict`` never on it.
 
 ``select``, ``better`` and ``worse`` filter on the settings that vary in the experiment (a list means any of its values)
 and on ``step`` (a number or ``"last"``).  The unit of replication is the seed: what is left of one seed after the
@@ -64,8 +64,8 @@ BY_KIND = {
         "paired": "true or false",
         "min_seeds": _NUMBER,
     },
-    "at_least": {"min_seeds": _NUMBER},
-    "at_most": {"min_seeds": _NUMBER},
+    "at_least": {"min_seeds": _NUMBER, "strict": "true or false"},
+    "at_most": {"min_seeds": _NUMBER, "strict": "true or false"},
 }
 REQUIRED_BY_KIND = {
     "exact": (),
@@ -121,6 +121,7 @@ class Claim:
     higher_is_better: bool = True
     paired: bool = True
     min_seeds: int = MINIMUM_SEEDS
+    strict: bool = False
 
 
 def load_claims(path: Path, profiles: dict[str, Profile]) -> tuple[PaperFacts, tuple[Claim, ...]]:

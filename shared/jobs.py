@@ -48,6 +48,7 @@ class Experiment:
     description: str
     version: int = 1
     seeds_at_once: bool = False
+    defaults: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass

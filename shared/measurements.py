@@ -45,6 +45,15 @@ def tidy(finished: Iterable[tuple[Job, dict[str, Any]]]) -> tuple[pd.DataFrame, 
     return frame.loc[~timing, CSV_COLUMNS], frame.loc[timing, CSV_COLUMNS]
 
 
+def with_kept_rows(frame: pd.DataFrame, path: Path, kept: list[str], order: list[str]) -> pd.DataFrame:
+    """``frame`` plus the rows of the experiments ``kept`` in the file at ``path``; experiments in ``order``."""
+    if not kept or not path.exists():
+        return frame
+    rows = load_measurements(path)[CSV_COLUMNS]
+    both = pd.concat([frame, rows[rows["experiment"].isin(kept)].astype({"step": "Int64"})], ignore_index=True)
+    return both.sort_values("experiment", key=lambda names: names.map(order.index), kind="stable", ignore_index=True)
+
+
 def write_measurements(frame: pd.DataFrame, path: Path) -> None:
     """Write a frame of :func:`tidy` with values as ``%.9g``; the file appears whole or not at all."""
     # Adding zero turns -0.0, which some machines produce where others give 0.0, into 0.0.

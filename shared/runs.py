@@ -24,7 +24,7 @@ from rich.console import Console
 
 from shared.errors import ReplicationError
 from shared.jobs import Experiment, Job, JobContext, Origin, Row, read_job, write_atomic
-from shared.measurements import MEASUREMENTS, TIMINGS, tidy, write_measurements
+from shared.measurements import MEASUREMENTS, TIMINGS, tidy, with_kept_rows, write_measurements
 from shared.papers import Paper
 from shared.profiles import Plan, Profile
 from shared.progress import Forecast, RunProgress, duration
@@ -95,7 +95,8 @@ def run_profile(paper: Paper, name: str, results: Path, root: Path, console: Con
         failures = _execute(paper, selected, jobs, pending, directory, source, console, options)
         everything = {**profile.plans, **selected.plans}
         _write_patch(directory, git.diff)
-        _assemble(paper, replace(selected, plans=everything), directory, source, console, started, options, failures)
+        whole = replace(selected, plans=everything)
+        _assemble(paper, whole, set(selected.plans), directory, source, console, started, options, failures)
     return Result(directory, failures)
 
 
@@ -157,6 +158,7 @@ def _pending(jobs: list[Job], directory: Path, console: Console) -> list[Job]:
 def _assemble(
     paper: Paper,
     profile: Profile,
+    selected: set[str],
     directory: Path,
     source: Origin,
     console: Console,
@@ -164,18 +166,32 @@ def _assemble(
     options: Options,
     failures: list[tuple[Job, str]],
 ) -> None:
-    """All finished jobs of the profile, whichever run did them -> measurements, timings, record."""
+    """All finished jobs of the profile, whichever run did them -> measurements, timings, record.
+
+    An experiment that was not selected and has no jobs on disk (a fresh clone has none) keeps the rows and the record
+    that are there, as long as its settings are still those of the profile.
+    """
     finished: list[tuple[Job, dict[str, Any]]] = []
-    experiments = {}
+    experiments, kept = {}, []
+    earlier = read_record(directory).get("experiments", {})
     for plan in profile.plans.values():
         jobs = jobs_of(plan, paper.experiment(plan.experiment))
         contents = [(job, _read(directory, job)) for job in jobs]
         own = [(job, content) for job, content in contents if content is not None]
+        before = earlier.get(plan.experiment, {})
+        same = before.get("settings") == json.loads(json.dumps(list(plan.cells)))
+        if not own and same and before.get("jobs_finished") and plan.experiment not in selected:
+            kept.append(plan.experiment)
+            experiments[plan.experiment] = before
+            continue
         finished += own
-        experiments[plan.experiment] = _experiment_record(plan, len(jobs), [content for _, content in own], source)
-    measurements, timings = tidy(finished)
-    write_measurements(measurements, directory / MEASUREMENTS)
-    write_measurements(timings, directory / TIMINGS)
+        experiments[plan.experiment] = _experiment_record(
+            plan, len(jobs), [content for _, content in own], source, paper.experiment(plan.experiment)
+        )
+    for frame, name in zip(tidy(finished), (MEASUREMENTS, TIMINGS), strict=True):
+        write_measurements(with_kept_rows(frame, directory / name, kept, list(experiments)), directory / name)
+    if kept:
+        console.print(f"Kept as they are in {directory.name}: {', '.join(kept)}.", highlight=False)
     for name, entry in experiments.items():
         if entry["jobs_from_other_source"]:
             console.print(
@@ -197,7 +213,9 @@ def _assemble(
     _write_record(directory / RECORD, record, started, source, options)
 
 
-def _experiment_record(plan: Plan, jobs: int, contents: list[dict[str, Any]], source: Origin) -> dict[str, Any]:
+def _experiment_record(
+    plan: Plan, jobs: int, contents: list[dict[str, Any]], source: Origin, experiment: Experiment
+) -> dict[str, Any]:
     read = {name for content in contents for name in content["settings_read"]} | {"threads"}
     commits = Counter((content["commit"] or "unknown") + ("+" if content["dirty"] else "") for content in contents)
     return {
@@ -205,6 +223,7 @@ def _experiment_record(plan: Plan, jobs: int, contents: list[dict[str, Any]], so
         "workers": plan.workers,
         "varying": list(plan.varying),
         "settings": list(plan.cells),
+        "defaults": experiment.defaults,  # of settings that the profile leaves out
         "jobs": jobs,
         "jobs_finished": len(contents),
         "jobs_from_other_source": sum(content["fingerprint"] != source.fingerprint for content in contents),

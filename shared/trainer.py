@@ -9,7 +9,8 @@ Departures from `trl.GRPOTrainer`, all of them additions around it; its loss is 
 3. **Every group is logged** (`shared.group_log`), and each step reports silent groups and the shape of prefix trees.
 4. A **non-finite** reward or gradient stops the run before the optimizer step; settings that would fail or silently
    train on nothing are refused before the first generation.
-5. Completions are sampled under the same automatic mixed precision that the loss uses.
+5. A rollout is sampled inside one automatic-mixed-precision context, so that the weights are cast once per rollout and
+   not once per decoded token (on a CPU this nearly halves the time of sampling; the numbers sampled from are the same).
 
 Weights and trees need whole groups: completions are gathered from all processes first and sliced back after.
 """
@@ -32,6 +33,7 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 from trl import GRPOConfig, GRPOTrainer
+from trl.trainer.utils import is_async_callable
 
 from shared.errors import ReplicationError
 from shared.group_log import GroupLog
@@ -73,9 +75,9 @@ class TokenWeightedGRPOTrainer(GRPOTrainer):
         log_token_ids: bool = True,
         **kwargs: Any,
     ) -> None:
-        config = kwargs.get("args")
-        if config is not None:
-            check_settings(config, kwargs.get("train_dataset"), token_weight)
+        given = inspect.signature(GRPOTrainer.__init__).bind_partial(self, *args, **kwargs).arguments
+        if given.get("args") is not None:
+            check_settings(given["args"], given.get("train_dataset"), token_weight)
         super().__init__(*args, **kwargs)
         self.token_weight = token_weight
         self.success_reward = success_reward
@@ -85,6 +87,8 @@ class TokenWeightedGRPOTrainer(GRPOTrainer):
         self._loss_inputs: dict[str, Any] | None = None
         self._open_groups: list[dict[str, Any]] = []
         self._row_entropy: Tensor | None = None
+        self._row_seen: Tensor | None = None
+        self._resumed = False
 
     # --- sampling -----------------------------------------------------------------------------------------------------
 
@@ -96,6 +100,8 @@ class TokenWeightedGRPOTrainer(GRPOTrainer):
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: list[list[int]]
     ) -> Tensor:
         per_function = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        if per_function.isinf().any():  # of asynchronous functions and reward models, which `_finite` leaves alone
+            raise ReplicationError("A reward is infinite. Return a finite number, or None where there is no score.")
         total = (per_function * self.reward_weights.to(per_function.device)).nansum(dim=1)
         total[per_function.isnan().all(dim=1)] = torch.nan
         self._rollout = _Rollout(prompts, completions, completion_ids_list, total)
@@ -126,6 +132,7 @@ class TokenWeightedGRPOTrainer(GRPOTrainer):
             self._open_log_entries(output["advantages"], ids, mask, weights, tree, silent)
         output["row"] = torch.arange(rows, device=ids.device)
         self._row_entropy = torch.full((rows,), torch.nan, device=ids.device)
+        self._row_seen = torch.zeros(rows, dtype=torch.bool, device=ids.device)
         return output
 
     def _whole_groups(self, local_ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -176,7 +183,8 @@ class TokenWeightedGRPOTrainer(GRPOTrainer):
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         grad_norm = super()._get_grad_norm(model, grad_norm=grad_norm)
-        if grad_norm is not None and not math.isfinite(float(grad_norm)):
+        # In float16 an overflow is an everyday event that the loss scaler answers by itself.
+        if grad_norm is not None and not self.args.fp16 and not math.isfinite(float(grad_norm)):
             raise ReplicationError(
                 f"The gradient norm is {float(grad_norm)} at step {self.state.global_step}; the weights were left as "
                 "they were before this step. Lower the learning rate, or look at the rewards and at the group log."
@@ -188,6 +196,7 @@ class TokenWeightedGRPOTrainer(GRPOTrainer):
         resume = kwargs.get("resume_from_checkpoint") or (args[0] if args else None)
         if resume:
             self._check_resume()
+            self._resumed = True
         try:
             result = super().train(*args, **kwargs)
         finally:
@@ -279,20 +288,30 @@ class TokenWeightedGRPOTrainer(GRPOTrainer):
         """Keep each completion's mean token entropy from its first pass through the loss, and write groups."""
         if self.group_log is None or self._row_entropy is None:
             return
-        mask = inputs["completion_mask"]
-        mean = (entropies * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
-        first_pass = self._row_entropy[inputs["row"]].isnan()
-        self._row_entropy[inputs["row"]] = torch.where(first_pass, mean.float(), self._row_entropy[inputs["row"]])
-        if not self._row_entropy.isnan().any():
-            everyone = self.accelerator.gather(self._row_entropy).tolist()
-            for g, entry in enumerate(self._open_groups):
-                entry["entropy"] = everyone[g * self.num_generations : (g + 1) * self.num_generations]
-            self._row_entropy = None
+        mask, rows = inputs["completion_mask"], inputs["row"]
+        mean = (entropies * mask).sum(dim=1) / mask.sum(dim=1)  # NaN where the loss sees no token of a completion
+        self._row_entropy[rows] = torch.where(self._row_seen[rows], self._row_entropy[rows], mean.float())
+        self._row_seen[rows] = True
+        if self._row_seen.all():
+            self._enter_entropies(self.accelerator.gather(self._row_entropy))
             self._write_open_groups()
 
+    def _enter_entropies(self, entropies: Tensor) -> None:
+        """Put the entropies (B,) of all processes into the open groups."""
+        values = [_number(value) for value in entropies]
+        for g, entry in enumerate(self._open_groups):
+            entry["entropy"] = values[g * self.num_generations : (g + 1) * self.num_generations]
+        self._row_entropy = None
+
     def _write_open_groups(self) -> None:
-        if self.group_log is not None and self._open_groups:
-            self.group_log.append(self._open_groups)
+        if self.group_log is None or not self._open_groups:
+            return
+        if self._row_entropy is not None and self.accelerator.num_processes == 1:
+            self._enter_entropies(self._row_entropy)  # training ended inside a rollout: what is known of it
+        if self._resumed:
+            self.group_log.keep_before(self._open_groups[0]["step"])
+            self._resumed = False
+        self.group_log.append(self._open_groups)
         self._open_groups = []
 
 
@@ -335,7 +354,7 @@ def check_settings(config: GRPOConfig, train_dataset: Any, token_weight: TokenWe
 
 def _finite(reward_function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a reward function so that NaN and infinite rewards stop the run; None ("not scored") passes."""
-    if isinstance(reward_function, torch.nn.Module) or inspect.iscoroutinefunction(reward_function):
+    if isinstance(reward_function, torch.nn.Module) or is_async_callable(reward_function):
         return reward_function
 
     @functools.wraps(reward_function)
@@ -354,7 +373,10 @@ def _finite(reward_function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _text(completion: Any) -> str:
-    return completion if isinstance(completion, str) else completion[0]["content"]
+    """A completion as text: of a conversation, everything that its messages say."""
+    if isinstance(completion, str):
+        return completion
+    return "\n".join(str(message.get("content") or "") for message in completion)
 
 
 def _number(value: Any) -> float | None:

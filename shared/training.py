@@ -20,30 +20,7 @@ from trl import GRPOConfig
 from shared import models
 from shared.token_weights import TOKEN_WEIGHTS
 from shared.trainer import TokenWeightedGRPOTrainer
-
-DEFAULTS: dict[str, Any] = {
-    "model": models.EMBEDDED,
-    "method": "grpo",
-    "steps": 20,
-    "prompts_per_step": 4,
-    "group_size": 6,
-    "lr": 1e-6,
-    "optimizer": "adam",
-    "max_grad_norm": 1.0,
-    "max_new_tokens": 32,
-    "temperature": 1.0,
-    "loss_type": "dapo",
-    "beta": 0.0,
-    "num_iterations": 1,
-    "gradient_accumulation_steps": 1,
-    "precision": "bfloat16",
-    "lora_rank": 0,
-    "lora_alpha": 128,
-    "lora_dropout": 0.05,
-    "gradient_checkpointing": False,
-    "use_vllm": False,
-}
-"""Settings of a run; a profile may set any of them, and an unknown one is refused."""
+from shared.training_settings import DEFAULTS
 
 # The fused AdamW is two to four times faster than the default one on a CPU, where it is bound by memory.
 _OPTIMIZERS = {"adam": "adamw_torch_fused", "sgd": "sgd"}

@@ -37,6 +37,7 @@ INCONCLUSIVE, NOT_RUN = "inconclusive", "not run"
 VERDICTS = (REPRODUCED, CONDITIONAL, NOT_REPRODUCED, INCONCLUSIVE, NOT_RUN)
 HOLDS, FAILS, UNDECIDED = "holds", "fails", "undecided"
 LEVEL = 0.95
+SEEDS_WITHOUT_SPREAD = 20
 NO_SEEDS = "measured once over all seeds, so that nothing is known about their spread"
 UNKNOWN = Estimate(math.nan, math.nan, math.nan, 0)
 
@@ -170,12 +171,15 @@ def _exact(claim: Claim, settings: dict[str, Any], rows: pd.DataFrame, level: fl
 def _threshold(claim: Claim, settings: dict[str, Any], rows: pd.DataFrame, level: float) -> Cell:
     values = _per_seed(rows, claim.reduce)
     estimate, decisive = _mean(values, LEVEL), _mean(values, level)
-    undecided = _too_little(values.to_numpy(), claim.min_seeds)
+    undecided = _too_little(values.to_numpy(), claim.min_seeds) or _no_spread(values.to_numpy())
     at_least = claim.kind == "at_least"
-    reached = decisive.low >= claim.value if at_least else decisive.high <= claim.value
+    near = decisive.low if at_least else decisive.high
+    reached = near >= claim.value if at_least else near <= claim.value
+    reached = reached and not (claim.strict and near == claim.value)
     missed = decisive.high < claim.value if at_least else decisive.low > claim.value
     state = UNDECIDED if undecided else HOLDS if reached else FAILS if missed else UNDECIDED
-    words = f"mean {_text(estimate)}, {'at least' if at_least else 'at most'} {claim.value:g} wanted"
+    side = ("above" if at_least else "below") if claim.strict else ("at least" if at_least else "at most")
+    words = f"mean {_text(estimate)}, {side} {claim.value:g} wanted"
     if state == UNDECIDED and not undecided:
         undecided = f"the interval contains {claim.value:g}: {_more_seeds(len(values))}"
     reason = f"{words}; {undecided}" if undecided else words
@@ -186,7 +190,7 @@ def _interval(claim: Claim, settings: dict[str, Any], rows: pd.DataFrame, level:
     """Inside what a study of the paper's size would find: holds.  Outside even with our own uncertainty: fails."""
     values = _per_seed(rows, claim.reduce)
     array, seeds = values.to_numpy(), _seeds(values.index)
-    undecided = _too_little(array, claim.min_seeds)
+    undecided = _too_little(array, claim.min_seeds) or _no_spread(array)
     if undecided:
         mean = Estimate(float(array.mean()), -math.inf, math.inf, len(array)) if len(array) else UNKNOWN
         return Cell(settings, UNDECIDED, mean, undecided, seeds=seeds)
@@ -307,6 +311,17 @@ def _too_little(values: np.ndarray, min_seeds: int) -> str:
     if len(values) < min_seeds:
         return f"{len(values)} seed{'s' if len(values) != 1 else ''}; at least {min_seeds} are needed"
     return ""
+
+
+def _no_spread(values: np.ndarray) -> str:
+    """Few seeds that agree to the last digit have an interval of no width, which would be false certainty.
+
+    Yes-or-no values have Wilson's interval instead, so they are let pass.
+    """
+    same = len(values) < SEEDS_WITHOUT_SPREAD and len(np.unique(values)) == 1
+    if not same or set(np.unique(values)) <= {0.0, 1.0}:
+        return ""
+    return f"all {len(values)} seeds gave the same value, so their spread is unknown; {SEEDS_WITHOUT_SPREAD} would do"
 
 
 def _central(draws: np.ndarray, level: float, decimals: int | None) -> tuple[float, float]:

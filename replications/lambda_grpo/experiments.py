@@ -9,6 +9,7 @@ from typing import Any
 
 from replications.lambda_grpo import table1, table2_intervals
 from shared.jobs import Experiment, JobContext, Row
+from shared.training_settings import DEFAULTS
 
 
 def _theorem(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
@@ -35,16 +36,30 @@ def _table2(settings: dict[str, Any], seed: int, context: JobContext) -> list[Ro
 EXPERIMENTS: dict[str, Experiment] = {
     "theorem": Experiment(_theorem, "L_PRM = L_GRPO in value and gradient, float64, with controls that must fail"),
     "table1-tabular": Experiment(
-        table1.table1_tabular, "Table 1 on a tabular policy, over optimizers and learning rates", seeds_at_once=True
+        table1.table1_tabular,
+        "Table 1 on a tabular policy, over optimizers and learning rates",
+        version=2,
+        seeds_at_once=True,
     ),
     "table1-best": Experiment(
         table1.table1_best, "Table 1 on a tabular policy, each method at its own best learning rate", seeds_at_once=True
     ),
-    "table1-lm": Experiment(_language_model("table1_lm"), "Table 1 with a transformer, through TRL"),
-    "overlap": Experiment(_language_model("overlap"), "prefix trees during a real GRPO run on addition"),
-    "training": Experiment(_language_model("training"), "GRPO against lambda-GRPO from the same start, on addition"),
-    "overhead": Experiment(_language_model("overhead"), "what the weights cost, and step time against stock TRL"),
-    "table2": Experiment(_table2, "the paper's downstream accuracies: its models, data and benchmarks"),
+    "table1-lm": Experiment(_language_model("table1_lm"), "Table 1 with a transformer, through TRL", defaults=DEFAULTS),
+    "overlap": Experiment(
+        _language_model("overlap"), "prefix trees during a real GRPO run on addition", defaults=DEFAULTS
+    ),
+    "training": Experiment(
+        _language_model("training"), "GRPO against lambda-GRPO from the same start, on addition", defaults=DEFAULTS
+    ),
+    "overhead": Experiment(
+        _language_model("overhead"),
+        "what the weights cost, and step time against TRL's own trainer",
+        version=2,
+        defaults=DEFAULTS,
+    ),
+    "table2": Experiment(
+        _table2, "the paper's downstream accuracies: its models, data and benchmarks", defaults=DEFAULTS
+    ),
     "table2-intervals": Experiment(
         table2_intervals.table2_intervals, "how many differences of Table 2 exceed their stated intervals"
     ),

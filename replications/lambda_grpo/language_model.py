@@ -136,25 +136,38 @@ def training(settings: dict[str, Any], seed: int, context: JobContext) -> list[R
     return rows
 
 
-def overhead(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
-    """Cost of the weights: as a share of a training step, and step time of lambda-GRPO over stock TRL's GRPO.
+class _SampledAlike(GRPOTrainer):
+    """TRL's trainer, sampling as ours does (one mixed-precision context per rollout): isolates the weights' cost."""
 
-    Both trainers run once, from the same seed and with learning rate 0, so that they sample the same completions; the
-    first step of each (warm-up) is left out. Which of the two goes first alternates with the seed, so that a machine
-    that slows down or warms up favors neither. All rows are timings, one per step.
+    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
+        with self.accelerator.autocast():
+            return super()._generate_single_turn(*args, **kwargs)
+
+
+def overhead(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
+    """Cost of the weights: as a share of a training step, and step time of lambda-GRPO over that of TRL's GRPO.
+
+    Three trainers run once each, from the same seed and with learning rate 0, so that they sample the same completions;
+    the first step of each (warm-up) is left out. Who goes first changes with the seed, so that a machine that slows
+    down or warms up favors nobody. `step_ratio` compares with TRL's trainer sampling in the same way,
+    `step_ratio_stock` with TRL's trainer as it comes. All rows are timings, one per step.
     """
     train, _, rewards = _data(settings, seed)
     chosen = {**_trainer_settings(settings), "method": "lambda-grpo", "lr": 0.0}
+    trainers = {"stock": GRPOTrainer, "alike": _SampledAlike, "ours": TokenWeightedGRPOTrainer}
+    names = list(trainers)
     history = {}
-    order = {"stock": GRPOTrainer, "ours": TokenWeightedGRPOTrainer}
-    for name in order if seed % 2 == 0 else reversed(order):
-        run = run_training(chosen, seed, train, rewards, directory=context.directory / name, trainer_class=order[name])
+    for name in names[seed % 3 :] + names[: seed % 3]:
+        run = run_training(
+            chosen, seed, train, rewards, directory=context.directory / name, trainer_class=trainers[name]
+        )
         history[name] = run.history[1:]
-        context.progress(len(history) / 2)
+        context.progress(len(history) / 3)
     rows: list[Row] = []
-    for step, (stock, ours) in enumerate(zip(history["stock"], history["ours"], strict=True), start=1):
+    for step, (stock, alike, ours) in enumerate(zip(*(history[name] for name in names), strict=True), start=1):
         rows += [
-            _timing("step_ratio", ours["step_time"] / stock["step_time"], step),
+            _timing("step_ratio", ours["step_time"] / alike["step_time"], step),
+            _timing("step_ratio_stock", ours["step_time"] / stock["step_time"], step),
             _timing("step_seconds_stock", stock["step_time"], step),
             _timing("weights_share", ours["time/token_weights"] / ours["step_time"], step),
         ]

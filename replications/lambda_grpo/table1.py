@@ -50,7 +50,10 @@ def table1_tabular(settings: Mapping[str, Any], seeds: range, context: JobContex
     Returns:
         ``target_frequency`` per seed; for the cell: ``update_norm`` (mean length of the change of the logits, over
         steps and seeds), ``silent_share`` (of all groups) and, where the paper has a number for the cell,
-        ``paper_quantile`` with ``five_seed_mean_low`` and ``five_seed_mean_high`` (see ``five_seed_mean_quantile``).
+        ``paper_quantile`` with ``five_seed_mean_low`` and ``five_seed_mean_high`` (see ``five_seed_mean_quantile``);
+        for lambda-grpo-matched with plain SGD, where steps are matched in length, ``explained_share`` with
+        ``explained_share_low`` and ``_high``, unless the methods do not differ (see ``explained_share``; the two other
+        methods are run once more for it, on the same seeds).
 
     Raises:
         ReplicationError: a setting is missing, unknown or out of range.
@@ -63,6 +66,7 @@ def table1_tabular(settings: Mapping[str, Any], seeds: range, context: JobContex
         {"metric": "update_norm", "value": float(result.update_norm.mean())},
         {"metric": "silent_share", "value": float(result.silent.mean())},
         *_paper_rows(settings, frequencies),
+        *_explained_rows(settings, seeds, frequencies),
     ]
 
 
@@ -218,6 +222,21 @@ def _paper_rows(settings: Mapping[str, Any], frequencies: np.ndarray) -> list[Ro
         {"metric": "paper_quantile", "value": placed.quantile},
         {"metric": "five_seed_mean_low", "value": placed.low},
         {"metric": "five_seed_mean_high", "value": placed.high},
+    ]
+
+
+def _explained_rows(settings: Mapping[str, Any], seeds: range, matched: np.ndarray) -> list[Row]:
+    """How much of the difference between the methods their step size explains, where that can be said."""
+    if settings["method"] != "lambda-grpo-matched" or settings["optimizer"] != "sgd" or len(seeds) < 2:
+        return []
+    grpo, ours = (_train({**settings, "method": name}, settings["lr"], seeds)[1] for name in ("grpo", "lambda-grpo"))
+    share = explained_share(grpo.round(DECIMALS), ours.round(DECIMALS), matched.round(DECIMALS))
+    if math.isnan(share.value):
+        return []
+    names = ("explained_share", "explained_share_low", "explained_share_high")
+    return [
+        {"metric": name, "value": value}
+        for name, value in zip(names, (share.value, share.low, share.high), strict=True)
     ]
 
 

@@ -31,9 +31,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def table2(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
-    """Rows `accuracy/<benchmark>` and `accuracy/mean` of one trained model.
+    """Rows `accuracy/<benchmark>`, `problems/<benchmark>` (how many could be graded) and `accuracy/mean` of one model.
 
-    Settings beyond the trainer's (`shared.training.DEFAULTS`): `method` ("base" trains nothing), `dataset`,
+    Settings beyond the trainer's (`shared.training_settings.DEFAULTS`): `method` ("base" trains nothing), `dataset`,
     `benchmarks` (names of `shared.tasks.math.BENCHMARKS`, each optionally `name=path-or-hub-id`), `eval_batch_size`,
     `eval_max_new_tokens`, `eval_samples`, `eval_temperature`, `processes`.
     Raises ReplicationError, before anything is trained, when the model or a data set cannot be had.
@@ -89,7 +89,9 @@ def train_and_measure(
             precision=settings["precision"],
         )
         rows.append({"metric": f"accuracy/{name}", "value": result.estimate.value})
-    rows.append({"metric": "accuracy/mean", "value": sum(row["value"] for row in rows) / len(rows)})
+        rows.append({"metric": f"problems/{name}", "value": len(dataset)})
+    accuracies = [row["value"] for row in rows if row["metric"].startswith("accuracy/")]
+    rows.append({"metric": "accuracy/mean", "value": sum(accuracies) / len(accuracies)})
     return rows
 
 

@@ -1,0 +1,31 @@
+"""What a training run is made of, with the values that hold where a profile says nothing; imports no library."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shared.models import EMBEDDED
+
+DEFAULTS: dict[str, Any] = {
+    "model": EMBEDDED,
+    "method": "grpo",
+    "steps": 20,
+    "prompts_per_step": 4,
+    "group_size": 6,
+    "lr": 1e-6,
+    "optimizer": "adam",
+    "max_grad_norm": 1.0,
+    "max_new_tokens": 32,
+    "temperature": 1.0,
+    "loss_type": "dapo",
+    "beta": 0.0,
+    "num_iterations": 1,
+    "gradient_accumulation_steps": 1,
+    "precision": "bfloat16",
+    "lora_rank": 0,
+    "lora_alpha": 128,
+    "lora_dropout": 0.05,
+    "gradient_checkpointing": False,
+    "use_vllm": False,
+}
+"""Settings of a run; a profile may set any of them, and an unknown one is refused."""
