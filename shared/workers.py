@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -72,9 +73,12 @@ def run_jobs(
 
 def stop_workers() -> None:
     """Kill the worker processes, whatever they are doing."""
+    # The pool's own thread may stumble over workers that vanish; its traceback would only hide our message.
+    hook, threading.excepthook = threading.excepthook, lambda _: None
     while _pools:
         with contextlib.suppress(Exception):
             _pools.pop().shutdown(wait=True, kill_workers=True)
+    threading.excepthook = hook
 
 
 def inside_jobs(jobs: list[Job], jobs_directory: Path) -> float:

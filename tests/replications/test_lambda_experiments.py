@@ -258,8 +258,8 @@ def test_training_answers_to_method_and_seed(run: Run, sharp: str, monkeypatch: 
 def test_overhead_gives_timings_only_one_a_step_after_the_first(run: Run, tmp_path: Path) -> None:
     for seed in (0, 1):
         rows = run("overhead", smoke("overhead", steps=4), seed=seed)
-        assert all(row["timing"] for row in rows) and len(rows) == 9
-        for metric in ("step_ratio", "step_seconds_stock", "weights_share"):
+        assert all(row["timing"] for row in rows) and len(rows) == 12
+        for metric in ("step_ratio", "step_ratio_stock", "step_seconds_stock", "weights_share"):
             assert set(series(rows, metric)) == {1, 2, 3} and min(series(rows, metric).values()) > 0
         assert max(series(rows, "weights_share").values()) < 0.5
         log = tmp_path / f"overhead-{seed + 1}" / "ours" / "groups.jsonl"

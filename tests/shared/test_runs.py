@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -166,6 +167,23 @@ def test_only_runs_what_it_names_and_keeps_what_is_on_disk(run: Runner, calls: C
     assert set(load_measurements(run.file("measurements.csv", "quick"))["experiment"]) == {"draw", "batch"}
     with pytest.raises(ReplicationError, match="'nothing' or starts with it; it has: draw, batch"):
         run("quick", only="nothing")
+
+
+def test_only_keeps_committed_rows_where_a_fresh_clone_has_no_jobs(run: Runner) -> None:
+    run("quick")
+    before = run.file("measurements.csv", "quick").read_bytes()
+    shutil.rmtree(run.file("jobs", "quick"))
+    run("quick", only="batch")
+    assert "Kept as they are in quick: draw." in run.printed
+    assert run.file("measurements.csv", "quick").read_bytes() == before
+    record = json.loads(run.file("record.json", "quick").read_text())
+    assert record["complete"] and record["experiments"]["draw"]["jobs_finished"] == 6
+
+    profiles = run.toy / "profiles.toml"
+    profiles.write_text(profiles.read_text().replace("scale = 2.0", "scale = 3.0"))
+    run("quick", only="batch")
+    rows = load_measurements(run.file("measurements.csv", "quick"))
+    assert set(rows["experiment"]) == {"batch"}, "rows of other settings than the profile's must not stay"
 
 
 def test_seeds_changes_only_the_number_of_seeds(run: Runner, calls: Calls) -> None:

@@ -388,3 +388,49 @@ def test_resuming_inside_a_generation_window_is_refused(tmp_path: Path) -> None:
     trainer, _ = make_trainer(tmp_path, num_iterations=2)
     with pytest.raises(ReplicationError, match="cannot be resumed exactly"):
         trainer.train(resume_from_checkpoint=str(tmp_path))
+
+
+def test_checks_also_see_positional_arguments(tmp_path: Path) -> None:
+    model, tokenizer = policy()
+    config = GRPOConfig(output_dir=str(tmp_path), loss_type="luspo", use_cpu=True, bf16=False)
+    with pytest.raises(ReplicationError, match="one term per token"):
+        TokenWeightedGRPOTrainer(
+            model, mixed_reward, config, dataset(), None, tokenizer, token_weight=TOKEN_WEIGHTS["lambda-grpo"]
+        )
+
+
+def test_an_infinite_reward_of_an_asynchronous_function_stops_the_run(tmp_path: Path) -> None:
+    async def later(completions: list[Any], **_: Any) -> list[float]:
+        return [math.inf] + [1.0] * (len(completions) - 1)
+
+    trainer, recorder = make_trainer(tmp_path, reward=later)
+    with pytest.raises(ReplicationError, match="infinite"):
+        trainer.train()
+    assert not recorder.gradients
+
+
+def test_a_resumed_run_keeps_the_groups_logged_before_its_checkpoint(tmp_path: Path) -> None:
+    options = {"save_strategy": "steps", "save_steps": 2, "learning_rate": 0.01, "optim": "adamw_torch"}
+    trainer, _ = make_trainer(tmp_path, TOKEN_WEIGHTS["lambda-grpo"], max_steps=4, **options)
+    trainer.train()
+    whole = (tmp_path / "groups.jsonl").read_text()
+    after = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    trainer, _ = make_trainer(tmp_path, TOKEN_WEIGHTS["lambda-grpo"], max_steps=4, **options)
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert (tmp_path / "groups.jsonl").read_text() == whole
+    assert all(torch.equal(after[name], value) for name, value in trainer.model.state_dict().items())
+
+
+def test_entropy_is_null_where_the_loss_sees_no_token(tmp_path: Path) -> None:
+    trainer, _ = make_trainer(tmp_path, mask_truncated_completions=True)
+    trainer.train()
+    for group in read_group_log(tmp_path / "groups.jsonl"):
+        cut = [ids[-1] != 0 for ids in group["completion_ids"]]
+        assert [value is None for value in group["entropy"]] == cut
+
+
+def test_a_rollout_that_training_ends_in_keeps_what_is_known_of_it(tmp_path: Path) -> None:
+    trainer, _ = make_trainer(tmp_path, per_device_train_batch_size=GROUP, steps_per_generation=4, max_steps=3)
+    trainer.train()
+    entropies = [value for group in read_group_log(tmp_path / "groups.jsonl") for value in group["entropy"]]
+    assert sum(value is not None for value in entropies) == 3 * GROUP and len(entropies) == 4 * GROUP

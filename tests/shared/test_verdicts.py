@@ -382,3 +382,18 @@ def test_an_interval_is_compared_to_the_decimals_that_are_printed() -> None:
     options = {"value": 0.0, "paper_seeds": 5, "min_seeds": 5}
     assert judge(claim("interval", **options), tiny).verdict != REPRODUCED
     assert judge(claim("interval", **options, decimals=4), tiny).verdict == REPRODUCED
+
+
+def test_a_strict_threshold_is_not_met_by_standing_on_it() -> None:
+    still = frame([0.0] * 30)
+    assert judge(claim("at_least", value=0.0), still).verdict == REPRODUCED
+    assert judge(claim("at_least", value=0.0, strict=True), still).verdict == INCONCLUSIVE
+    assert judge(claim("at_least", value=0.0, strict=True), frame(normal(1.0, 30))).verdict == REPRODUCED
+
+
+@pytest.mark.parametrize("value", [0.9, 0.99])
+def test_few_seeds_that_agree_to_the_last_digit_decide_nothing(value: float) -> None:
+    same = frame([0.9583] * 5)
+    assert judge(claim("at_least", value=value), same).verdict == INCONCLUSIVE
+    assert judge(claim("interval", value=value, paper_seeds=1), same).verdict == INCONCLUSIVE
+    assert "spread is unknown" in judge(claim("at_least", value=value), same).reason
