@@ -2,7 +2,8 @@
 
 One table per profile; in it, one table per experiment: ``seeds`` (a number: seeds 0..seeds-1), ``workers`` (processes
 side by side), ``threads`` (torch threads inside each), fixed settings, and the settings that vary: ``grid`` (every
-combination, in the written order) and ``cells`` (combinations written out, each crossed with the grid).
+combination, in the written order) and ``cells`` (combinations written out, each crossed with the grid; a cell may have
+``seeds`` of its own).
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ class Plan:
     workers: int
     cells: tuple[Settings, ...]
     varying: tuple[str, ...]  # names of the settings that grid and cells set
+    cell_seeds: tuple[int, ...] = ()  # seeds of each cell, where a cell has a number of its own
+
+    def seeds_of(self, cell: int) -> int:
+        """Number of seeds of the cell at this position."""
+        return self.cell_seeds[cell] if self.cell_seeds else self.seeds
 
     def label(self, settings: Settings) -> str:
         """``key=value;key=value`` of the varying settings, keys sorted: how a cell is named in the measurements."""
@@ -65,6 +71,8 @@ class Profile:
             if value is not None and value < 1:
                 raise ReplicationError(f"{name} must be at least 1, not {value}.")
         changes = {key: value for key, value in (("seeds", seeds), ("workers", workers)) if value is not None}
+        if seeds is not None:
+            changes["cell_seeds"] = ()
         return replace(self, plans={name: replace(plan, **changes) for name, plan in plans.items()})
 
 
@@ -131,6 +139,8 @@ def _parse_plan(experiment: str, table: dict[str, Any], where: str) -> Plan:
         raise ReplicationError(f"{where}: cells must be written as [[...cells]] tables.")
     if not isinstance(grid, dict) or not all(isinstance(values, list) and values for values in grid.values()):
         raise ReplicationError(f"{where}.grid: every key must hold a list of at least one value.")
+    cells = [dict(cell) for cell in cells]
+    own_seeds = [_positive_integer(cell.pop("seeds", seeds), "seeds", where) for cell in cells]
     twice = sorted(set(grid) & {key for cell in cells for key in cell})
     if twice:
         raise ReplicationError(f"{where}: {', '.join(twice)} is set by both grid and cells.")
@@ -140,7 +150,8 @@ def _parse_plan(experiment: str, table: dict[str, Any], where: str) -> Plan:
     varying = tuple(dict.fromkeys([key for cell in cells for key in cell] + list(grid)))
     for combination in settings:
         _check_settings(combination, varying, where)
-    plan = Plan(experiment, seeds, workers, settings, varying)
+    per_cell = tuple(own for own in own_seeds for _ in combinations) if set(own_seeds) != {seeds} else ()
+    plan = Plan(experiment, seeds, workers, settings, varying, per_cell)
     labels = [plan.label(combination) for combination in settings]
     if len(set(labels)) < len(labels):
         raise ReplicationError(f"{where}: the same combination of settings is written twice.")

@@ -60,12 +60,15 @@ class Result:
 
 def jobs_of(plan: Plan, experiment: Experiment) -> list[Job]:
     """The jobs of one experiment: one per cell and seed, or one per cell where seeds run at once."""
-    seeds = [range(plan.seeds)] if experiment.seeds_at_once else [range(seed, seed + 1) for seed in range(plan.seeds)]
-    return [
-        Job(plan.experiment, experiment.version, cell, plan.label(cell), chosen, experiment.seeds_at_once)
-        for cell in plan.cells
-        for chosen in seeds
-    ]
+    jobs = []
+    for position, cell in enumerate(plan.cells):
+        count = plan.seeds_of(position)
+        seeds = [range(count)] if experiment.seeds_at_once else [range(seed, seed + 1) for seed in range(count)]
+        jobs += [
+            Job(plan.experiment, experiment.version, cell, plan.label(cell), chosen, experiment.seeds_at_once)
+            for chosen in seeds
+        ]
+    return jobs
 
 
 def run_profile(paper: Paper, name: str, results: Path, root: Path, console: Console, options: Options) -> Result:
@@ -220,6 +223,7 @@ def _experiment_record(
     commits = Counter((content["commit"] or "unknown") + ("+" if content["dirty"] else "") for content in contents)
     return {
         "seeds": f"0-{plan.seeds - 1}" if plan.seeds > 1 else "0",
+        "seeds_per_cell": list(plan.cell_seeds) or None,
         "workers": plan.workers,
         "varying": list(plan.varying),
         "settings": list(plan.cells),

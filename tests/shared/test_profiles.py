@@ -68,3 +68,20 @@ def test_cells_are_merged_over_fixed_settings_and_crossed_with_the_grid(tmp_path
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("3", 3), ("0.5", 0.5), ("1e-05", 1e-5), ("sgd", "sgd")])
 def test_values_are_read_back(text: str, value: object) -> None:
     assert parse_value(text) == value and type(parse_value(text)) is type(value)
+
+
+def test_a_cell_may_have_seeds_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "profiles.toml"
+    path.write_text(
+        "[quick.e]\nseeds = 2\n[quick.e.grid]\nlr = [1, 2]\n"
+        "[[quick.e.cells]]\nsize = 1\nseeds = 5\n[[quick.e.cells]]\nsize = 9\n"
+    )
+    profile = load_profiles(path)["quick"]
+    experiment = Experiment(lambda *_: [], "e")
+    jobs = jobs_of(profile.plans["e"], experiment)
+    counts = {(job.settings["size"], job.settings["lr"]): 0 for job in jobs}
+    for job in jobs:
+        counts[job.settings["size"], job.settings["lr"]] += 1
+    assert counts == {(1, 1): 5, (1, 2): 5, (9, 1): 2, (9, 2): 2}
+    assert all("seeds" not in job.settings for job in jobs)
+    assert len(jobs_of(profile.with_overrides(seeds=3).plans["e"], experiment)) == 12
