@@ -34,7 +34,9 @@ def _table2(settings: dict[str, Any], seed: int, context: JobContext) -> list[Ro
 
 
 EXPERIMENTS: dict[str, Experiment] = {
-    "theorem": Experiment(_theorem, "L_PRM = L_GRPO in value and gradient, float64, with controls that must fail"),
+    "theorem": Experiment(
+        _theorem, "L_PRM = L_GRPO in value and gradient, float64, with controls that must fail", version=2
+    ),
     "table1-tabular": Experiment(
         table1.table1_tabular,
         "Table 1 on a tabular policy, over optimizers and learning rates",

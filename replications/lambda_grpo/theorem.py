@@ -145,17 +145,18 @@ def set_contributions(
     per_step = token_terms(logps, logps, ref, step, beta)
     weights = 1.0 / process_set_sizes(ids, mask, ids.size(0)).clamp(min=1).double()
     positions = [torch.nonzero(row).flatten() for row in mask]
-    contributed, weighted, expected = [], [], []
+    contributed, weighted, expected, summed = [], [], [], []
     for t, rows in enumerate_process_sets(ids, mask):
-        columns = [positions[row][t] for row in rows]
-        contributed.append(sum(per_completion[r, c] for r, c in zip(rows, columns, strict=True)))
-        weighted.append(sum((weights * per_completion)[r, c] for r, c in zip(rows, columns, strict=True)))
-        expected.append((len(rows), per_step[rows[0], columns[0]]))
+        places = [(row, positions[row][t]) for row in rows]
+        contributed.append(sum(per_completion[place] for place in places))
+        weighted.append(sum((weights * per_completion)[place] for place in places))
+        expected.append((len(rows), per_step[places[0]]))
+        summed.append(sum(per_completion[place].abs() for place in places))
     sizes = torch.tensor([size for size, _ in expected], dtype=torch.float64)
-    terms = torch.stack([term for _, term in expected])
+    terms, size_of_terms = torch.stack([term for _, term in expected]), torch.stack(summed)
     return {
-        "set_contribution_error": relative(torch.stack(contributed), sizes * terms),
-        "set_contribution_error_lambda": relative(torch.stack(weighted), terms),
+        "set_contribution_error": relative_to(torch.stack(contributed) - sizes * terms, size_of_terms),
+        "set_contribution_error_lambda": relative_to(torch.stack(weighted) - terms, size_of_terms / sizes),
     }
 
 
@@ -333,8 +334,12 @@ def gradient(loss: Tensor, parameters: list[Tensor]) -> Tensor:
 
 def value_error(x: Tensor, y: Tensor, terms: Tensor, mask: Tensor) -> float:
     """|x - y| over the mean size of the terms summed in x; the sum itself may cancel to nearly nothing."""
-    size = float(token_level(terms.detach().abs(), mask))
-    return float((x - y).detach().abs()) / size if size > 0 else float((x - y).detach().abs())
+    return relative_to((x - y).detach(), token_level(terms.detach().abs(), mask))
+
+
+def relative_to(error: Tensor, size: Tensor) -> float:
+    """|error| / |size|; |error| itself where nothing at all is summed."""
+    return float(error.norm() / size.norm()) if float(size.norm()) > 0 else float(error.norm())
 
 
 def relative(x: Tensor, y: Tensor) -> float:
