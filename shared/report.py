@@ -261,13 +261,15 @@ def _group_row(members: list[ClaimLine]) -> list[str]:
         return "" if not values else f"{number(min(values))} … {number(max(values))}"
 
     paper = spread([line.claim.value for line in members if line.paper and line.claim.value is not None])
-    known = [line.estimate for line in members if len(line.cells) == 1]
-    ours = spread([float(estimate.value) for estimate in known if isinstance(estimate, Estimate) and estimate.n])
-    ours = (
-        f"{ours} ({len(known)} claims)"
-        if ours
-        else "; ".join(dict.fromkeys(line.ours for line in members if line.ours))
-    )
+    # Numbers of one metric make a range; numbers of several would make nonsense, so each is named.
+    known: dict[str, list[float]] = {}
+    for line in members:
+        if len(line.cells) == 1 and isinstance(line.estimate, Estimate) and line.estimate.n:
+            known.setdefault(line.claim.metric, []).append(float(line.estimate.value))
+    ours = "; ".join(
+        f"{spread(values) if len(values) > 1 else number(values[0])} ({metric.replace('_', ' ')})"
+        for metric, values in known.items()
+    ) or "; ".join(dict.fromkeys(line.ours for line in members if line.ours))
     verdicts = {line.verdict for line in members}
     counts = f"**{members[0].verdict}**" if len(verdicts) == 1 else count_verdicts(line.verdict for line in members)
     return [str(members[0].claim.group), paper, ours, f"{counts} ({len(members)})" if len(verdicts) == 1 else counts]
