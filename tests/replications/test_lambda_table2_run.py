@@ -35,6 +35,8 @@ SETTINGS = {
     "processes": 1,
 }
 
+METRICS = ["accuracy/AIME24", "problems/AIME24", "accuracy/AMC23", "problems/AMC23", "accuracy/mean"]
+
 
 @pytest.fixture(scope="module")
 def problems(tmp_path_factory: pytest.TempPathFactory) -> str:
@@ -64,8 +66,9 @@ def test_table2_measures_every_benchmark_as_its_settings_say(
     monkeypatch.setattr(evaluation, "evaluate_benchmark", spy)
     settings = table2_settings(problems, method=method)
     rows = table2.train_and_measure(settings, 3, tmp_path, None)
-    assert [row["metric"] for row in rows] == ["accuracy/AIME24", "accuracy/AMC23", "accuracy/mean"]
-    assert rows[-1]["value"] == pytest.approx((rows[0]["value"] + rows[1]["value"]) / 2)
+    assert [row["metric"] for row in rows] == METRICS
+    assert rows[-1]["value"] == pytest.approx((rows[0]["value"] + rows[2]["value"]) / 2)
+    assert rows[1]["value"] == rows[3]["value"] == 6
     expected = {"max_new_tokens": 3, "batch_size": 4, "samples": 2, "temperature": 0.9, "seed": 3}
     assert seen == 2 * [{**expected, "precision": "float32", "problems": 6}]
     assert (tmp_path / "groups.jsonl").exists() == (method != "base")
@@ -110,7 +113,7 @@ def test_table2_in_two_processes(problems: str, tmp_path: Path) -> None:
         problems, method="lambda-grpo", processes=2, steps=2, eval_samples=1, eval_temperature=0.0
     )
     rows = table2.table2(settings, 1, JobContext(tmp_path / "job"))
-    assert [row["metric"] for row in rows] == ["accuracy/AIME24", "accuracy/AMC23", "accuracy/mean"]
+    assert [row["metric"] for row in rows] == METRICS
     groups = list(read_group_log(tmp_path / "job" / "groups.jsonl"))
     assert [group["step"] for group in groups] == [0, 0, 1, 1]
     assert all(len(group["completion_ids"]) == 4 and "weights" in group for group in groups)
