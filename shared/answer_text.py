@@ -196,7 +196,7 @@ def clean(text: str) -> str:
     text = re.sub(r"(?<!\\)%", r"\\%", text)
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
-    text = _THOUSANDS.sub(lambda match: match[1] + re.sub(r"\D", "", match[2]), text)
+    text = _THOUSANDS.sub(_join_thousands, text)
     text = _SPACING.sub(" ", text)
     return re.sub(r"\s+", " ", text).strip().rstrip(".,;:").strip()
 

@@ -57,7 +57,15 @@ class _Rollout:
     rewards: Tensor  # (B,) over all processes; NaN where no reward function gave a number
 
 
-class TokenWeightedGRPOTrainer(GRPOTrainer):
+class OneContextGRPOTrainer(GRPOTrainer):
+    """`trl.GRPOTrainer` that samples a rollout inside one mixed-precision context (departure 5), and nothing else."""
+
+    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
+        with self.accelerator.autocast():
+            return super()._generate_single_turn(*args, **kwargs)
+
+
+class TokenWeightedGRPOTrainer(OneContextGRPOTrainer):
     """`trl.GRPOTrainer` plus a token weight and a group log; every other argument is TRL's.
 
     `token_weight`: maps a rollout to weights (B, T), or None for plain GRPO. `group_log`: file for the log of groups.
@@ -91,10 +99,6 @@ class TokenWeightedGRPOTrainer(GRPOTrainer):
         self._resumed = False
 
     # --- sampling -----------------------------------------------------------------------------------------------------
-
-    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
-        with self.accelerator.autocast():
-            return super()._generate_single_turn(*args, **kwargs)
 
     def _calculate_rewards(
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: list[list[int]]

@@ -14,7 +14,7 @@ from shared.evaluation import greedy_accuracy
 from shared.group_log import read_group_log
 from shared.jobs import JobContext, Row
 from shared.tasks import load_task
-from shared.trainer import TokenWeightedGRPOTrainer
+from shared.trainer import OneContextGRPOTrainer, TokenWeightedGRPOTrainer
 from shared.training import DEFAULTS, run_training
 from synthetic.binary_tree import BinaryTree
 from synthetic.tree_task import leaf_probability, path_model, tree_dataset, tree_reward
@@ -136,14 +136,6 @@ def training(settings: dict[str, Any], seed: int, context: JobContext) -> list[R
     return rows
 
 
-class _SampledAlike(GRPOTrainer):
-    """TRL's trainer, sampling as ours does (one mixed-precision context per rollout): isolates the weights' cost."""
-
-    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
-        with self.accelerator.autocast():
-            return super()._generate_single_turn(*args, **kwargs)
-
-
 def overhead(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
     """Cost of the weights: as a share of a training step, and step time of lambda-GRPO over that of TRL's GRPO.
 
@@ -154,7 +146,7 @@ def overhead(settings: dict[str, Any], seed: int, context: JobContext) -> list[R
     """
     train, _, rewards = _data(settings, seed)
     chosen = {**_trainer_settings(settings), "method": "lambda-grpo", "lr": 0.0}
-    trainers = {"stock": GRPOTrainer, "alike": _SampledAlike, "ours": TokenWeightedGRPOTrainer}
+    trainers = {"stock": GRPOTrainer, "alike": OneContextGRPOTrainer, "ours": TokenWeightedGRPOTrainer}
     names = list(trainers)
     history = {}
     for name in names[seed % 3 :] + names[: seed % 3]:
