@@ -1,4 +1,4 @@
-"""The command line: ``replicate list | run | verdicts | figures | report | model | bench``."""
+"""The command line: ``replicate list | run | verdicts | figures | report | model | bench``, and `tools`' commands."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from replications import tools
 from shared.errors import ReplicationError
 from shared.papers import Paper, discover
 
@@ -26,6 +27,8 @@ examples:
   replicate run lambda-grpo                                  every experiment of the quick profile
   replicate run lambda-grpo --profile full --only table1     some experiments of another profile
   replicate report                                           the report again, from what is on disk
+  replicate plan-group-size --solve-rates big-math           group sizes for problems of your own
+  replicate diagnose outputs/my-run                          silent groups and drifts in a run of your own
 
 A run that was interrupted, or even killed, is finished by the same command; finished jobs are not repeated.
 Results go to results/, or to the directory that REPLICATE_RESULTS names.
@@ -100,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     model = command("model", _model, "fetch and prepare a language model, once")
     model.add_argument("name", metavar="NAME", nargs="?", default="embedded", help="which one (default: %(default)s)")
     command("bench", _bench, "measure the speed targets on this machine")
+    tools.add_commands(commands)
     return parser
 
 

@@ -12,6 +12,10 @@ Fields of a line (lists have one entry per completion of the group):
     weights                  {"mean", "min", "max"} of the token weights over each completion's tokens
     path_depth, intermediate_proportion, flat   the group's prefix tree (shared.process_sets)
     silent                   "all right", "all wrong" or null
+    draws                    how often the group was drawn; 1: never redrawn (shared.dynamic_sampling)
+    redraws_exhausted        true where the group was silent after the last redraw allowed, too; false without redraws
+
+What is logged of a group is what was kept; of earlier draws only their number, and that all of them were silent.
 """
 
 from __future__ import annotations

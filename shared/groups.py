@@ -9,6 +9,8 @@ zero. Computed naively they are not: ``[0.35] * 8`` has a float32 standard devia
 normalizes its step, such as Adam, turns such remains into full steps.
 
 NaN or infinite rewards, a group of no completion and a ``ddof`` other than 0 or 1 raise ValueError.
+
+What follows from the solve rate and the group size alone is in ``shared.closed_forms`` and can be imported from here.
 """
 
 from __future__ import annotations
@@ -20,6 +22,44 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+
+from shared.closed_forms import (
+    attenuation,
+    difficulty_weight,
+    expected_update,
+    fidelity,
+    gradient_mass_shares,
+    group_size_law,
+    sigma,
+    silent_fraction,
+    silent_fraction_without_replacement,
+    silent_rate,
+    silent_rate_branches,
+    smallest_group_size,
+)
+
+__all__ = [
+    "SilentKind",
+    "attenuation",
+    "difficulty_weight",
+    "dr_grpo_advantages",
+    "expected_update",
+    "fidelity",
+    "gradient_mass_shares",
+    "group_mean",
+    "group_size_law",
+    "group_std",
+    "grpo_advantages",
+    "is_silent",
+    "rloo_advantages",
+    "sigma",
+    "silent_fraction",
+    "silent_fraction_without_replacement",
+    "silent_kind",
+    "silent_rate",
+    "silent_rate_branches",
+    "smallest_group_size",
+]
 
 Rewards = Tensor | np.ndarray
 

@@ -2,8 +2,8 @@
 
 Departures from `trl.GRPOTrainer`, all of them additions around it; its loss is neither copied nor changed:
 
-1. **Token weights** scale a token's whole loss term, policy and KL (`shared.token_weights`). The gradient gate sits on
-   the log-probabilities that TRL's loss is a function of, so it holds for every token-level loss type.
+1. **Token weights** scale a token's loss term, or a part of it (`shared.token_weights`). They act on what TRL's loss is
+   a function of, so they hold for every token-level loss type (`shared.weighted_loss`), and are audited at every step.
 2. **Silent groups** (all rewards equal) get advantages of exactly zero. TRL divides the rounding error of the mean by
    the rounding error of the standard deviation: eight rewards of 0.35 would move the weights.
 3. **Every group is logged** (`shared.group_log`), and each step reports silent groups and the shape of prefix trees.
@@ -11,18 +11,17 @@ Departures from `trl.GRPOTrainer`, all of them additions around it; its loss is 
    train on nothing are refused before the first generation.
 5. A rollout is sampled inside one automatic-mixed-precision context, so that the weights are cast once per rollout and
    not once per decoded token (on a CPU this nearly halves the time of sampling; the numbers sampled from are the same).
+6. **Dynamic sampling**, where asked for: silent groups are redrawn up to a bound (`shared.dynamic_sampling`).
 
 Weights and trees need whole groups: completions are gathered from all processes first and sliced back after.
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
 import math
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,19 +31,17 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor
-from trl import GRPOConfig, GRPOTrainer
-from trl.trainer.utils import is_async_callable
+from trl import GRPOTrainer
 
+from shared.dynamic_sampling import DynamicSampling, check_redraws, silent_groups, summed_rewards
 from shared.errors import ReplicationError
 from shared.group_log import GroupLog
 from shared.process_sets import TreeStatistics, tree_statistics
-from shared.token_weights import RolloutBatch, TokenWeight, gate_gradient
+from shared.token_weights import RolloutBatch, TokenWeight, Weighting, as_weighting
+from shared.trainer_checks import TOKEN_LEVEL_LOSSES, check_settings, finite
+from shared.weighted_loss import WeightedLoss, configured
 
-TOKEN_LEVEL_LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "vespo")
-"""TRL loss types whose loss is a sum of one term per token, so that a token weight has a meaning.
-
-Left out: `luspo` and any loss with sequence-level importance ratios, where a token has no term of its own.
-"""
+__all__ = ["TOKEN_LEVEL_LOSSES", "OneContextGRPOTrainer", "TokenWeightedGRPOTrainer", "check_settings"]
 
 
 @dataclass
@@ -65,32 +62,44 @@ class OneContextGRPOTrainer(GRPOTrainer):
             return super()._generate_single_turn(*args, **kwargs)
 
 
-class TokenWeightedGRPOTrainer(OneContextGRPOTrainer):
-    """`trl.GRPOTrainer` plus a token weight and a group log; every other argument is TRL's.
+class TokenWeightedGRPOTrainer(DynamicSampling, OneContextGRPOTrainer):
+    """`trl.GRPOTrainer` plus token weights, redraws of silent groups and a group log; other arguments are TRL's.
 
-    `token_weight`: maps a rollout to weights (B, T), or None for plain GRPO. `group_log`: file for the log of groups.
+    `token_weight`: a method's name ("sharpness", "lopti", "lambda-grpo*sharpness", ...), what `token_weighting` makes
+    of a name and options, a function that maps a rollout to weights (B, T), or None for plain GRPO. Lopti makes two
+    optimizer steps on every batch (`num_iterations = 2`). `group_log`: file for the log of groups.
     `success_reward`: a silent group at or above this reward counts as all right, below it as all wrong.
-    `log_token_ids`: whether the group log holds token ids.
-    Raises ReplicationError for settings that cannot work (see `check_settings`).
+    `log_token_ids`: whether the group log holds token ids. `max_redraws`: how often a silent group is redrawn at most
+    (0: never); `redraw`: "samples" of the same prompt, or "prompts" too.
+    Raises ReplicationError for settings that cannot work (see `check_settings` and `check_redraws`).
     """
 
     def __init__(
         self,
         *args: Any,
-        token_weight: TokenWeight | None = None,
+        token_weight: str | TokenWeight | Weighting | None = None,
         group_log: str | Path | None = None,
         success_reward: float = 1.0,
         log_token_ids: bool = True,
+        max_redraws: int = 0,
+        redraw: str = "samples",
         **kwargs: Any,
     ) -> None:
-        given = inspect.signature(GRPOTrainer.__init__).bind_partial(self, *args, **kwargs).arguments
+        call = inspect.signature(GRPOTrainer.__init__).bind_partial(self, *args, **kwargs)
+        given, weighting = call.arguments, as_weighting(token_weight)
         if given.get("args") is not None:
-            check_settings(given["args"], given.get("train_dataset"), token_weight)
-        super().__init__(*args, **kwargs)
-        self.token_weight = token_weight
+            check_settings(given["args"], given.get("train_dataset"), weighting)
+        if weighting is not None:
+            given["args"] = configured(given.get("args"), weighting)
+        unsupported = [name for name in ("tools", "environment_factory", "rollout_func") if given.get(name)]
+        check_redraws(given.get("args"), given.get("train_dataset"), max_redraws, redraw, unsupported)
+        super().__init__(*call.args[1:], **call.kwargs)
+        self.token_weight, self.weighting = token_weight, weighting
+        self._weighted_loss = WeightedLoss(weighting, self.accelerator, self._record)
         self.success_reward = success_reward
+        self.max_redraws, self.redraw = max_redraws, redraw
         self.group_log = GroupLog(group_log, log_token_ids) if group_log is not None else None
-        self.reward_funcs = [_finite(function) for function in self.reward_funcs]
+        self.reward_funcs = [finite(function) for function in self.reward_funcs]
         self._rollout: _Rollout | None = None
         self._loss_inputs: dict[str, Any] | None = None
         self._open_groups: list[dict[str, Any]] = []
@@ -104,10 +113,9 @@ class TokenWeightedGRPOTrainer(OneContextGRPOTrainer):
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: list[list[int]]
     ) -> Tensor:
         per_function = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        if per_function.isinf().any():  # of asynchronous functions and reward models, which `_finite` leaves alone
+        if per_function.isinf().any():  # of asynchronous functions and reward models, which `finite` leaves alone
             raise ReplicationError("A reward is infinite. Return a finite number, or None where there is no score.")
-        total = (per_function * self.reward_weights.to(per_function.device)).nansum(dim=1)
-        total[per_function.isnan().all(dim=1)] = torch.nan
+        total = summed_rewards(per_function, self.reward_weights)
         self._rollout = _Rollout(prompts, completions, completion_ids_list, total)
         return per_function
 
@@ -125,16 +133,17 @@ class TokenWeightedGRPOTrainer(OneContextGRPOTrainer):
         started = time.perf_counter()
         tree = tree_statistics(ids, mask, self.num_generations)
         weights = None
-        if self.token_weight is not None:
+        if self.weighting is not None and self.weighting.rollout_weight is not None:
             batch = RolloutBatch(ids, mask, tree.sizes, self._rollout.rewards, self.num_generations)
-            weights = self.token_weight(batch)
+            weights = self.weighting.rollout_weight(batch)
             output["token_weights"] = weights[local, : output["completion_ids"].size(1)]
         self._record("time/token_weights", time.perf_counter() - started)
 
-        self._record_groups(silent, tree, weights)
+        self._record_groups(silent, tree)
         if self.group_log is not None:
             self._open_log_entries(output["advantages"], ids, mask, weights, tree, silent)
         output["row"] = torch.arange(rows, device=ids.device)
+        self._weighted_loss.start_rollout(output["row"], self._samples_spent)
         self._row_entropy = torch.full((rows,), torch.nan, device=ids.device)
         self._row_seen = torch.zeros(rows, dtype=torch.bool, device=ids.device)
         return output
@@ -152,9 +161,7 @@ class TokenWeightedGRPOTrainer(OneContextGRPOTrainer):
 
     def _silence(self, output: dict[str, Any], local: slice) -> Tensor:
         """Set the advantages of silent groups to exactly zero; return which groups are silent, (groups,) bool."""
-        groups = self._rollout.rewards.view(-1, self.num_generations)
-        # A completion that no reward function scored does not make its group heard: compare the scored ones.
-        silent = groups.nan_to_num(nan=-math.inf).amax(dim=1) == groups.nan_to_num(nan=math.inf).amin(dim=1)
+        silent = silent_groups(self._rollout.rewards, self.num_generations)
         if self.multi_objective_aggregation == "sum_then_normalize":
             rows = silent.repeat_interleave(self.num_generations)
             output["advantages"] = output["advantages"].masked_fill(rows[local], 0.0)
@@ -169,20 +176,21 @@ class TokenWeightedGRPOTrainer(OneContextGRPOTrainer):
     # --- loss ---------------------------------------------------------------------------------------------------------
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        self._loss_inputs = inputs
+        self._loss_inputs = dict(inputs)  # a copy: the weights of this update are no matter of the next one's
         try:
-            return super()._compute_loss(model, inputs)
+            return super()._compute_loss(model, self._loss_inputs)
         finally:
             self._loss_inputs = None
 
-    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
-        logps, entropies, aux_loss = super()._get_per_token_logps_and_entropies(*args, **kwargs)
-        inputs = self._loss_inputs  # None while reference or old log-probabilities are computed
-        if inputs is not None:
-            if "token_weights" in inputs:
-                logps = gate_gradient(logps, inputs["token_weights"])
-            if entropies is not None and "row" in inputs:
-                self._note_entropy(inputs, entropies.detach())
+    def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+        inputs = self._loss_inputs
+        if inputs is None or "row" not in inputs:  # reference or old log-probabilities, or an evaluation
+            return super()._get_per_token_logps_and_entropies(model, *args, **kwargs)
+        with self._weighted_loss.watching(model, inputs) as raw_logits:
+            logps, entropies, aux_loss = super()._get_per_token_logps_and_entropies(model, *args, **kwargs)
+        logps, entropies = self._weighted_loss.apply(inputs, logps, entropies, raw_logits, self.state.global_step)
+        if entropies is not None:
+            self._note_entropy(inputs, entropies.detach())
         return logps, entropies, aux_loss
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
@@ -210,6 +218,7 @@ class TokenWeightedGRPOTrainer(OneContextGRPOTrainer):
                 "Training ended without a single step: the data set has fewer prompts than one generation batch "
                 f"({self.args.generation_batch_size // self.num_generations}). Give more prompts or a smaller batch."
             )
+        self._weighted_loss.close_run()
         return result
 
     def _check_resume(self) -> None:
@@ -228,18 +237,21 @@ class TokenWeightedGRPOTrainer(OneContextGRPOTrainer):
     def _record(self, name: str, value: float) -> None:
         self._metrics["train"][name].append(float(value))
 
-    def _record_groups(self, silent: Tensor, tree: TreeStatistics, weights: Tensor | None) -> None:
+    def _record_groups(self, silent: Tensor, tree: TreeStatistics) -> None:
         right = silent & self._all_right()
+        self._record("groups/redrawn", (self._draws > 1).float().mean())
+        self._record("groups/exhausted", self._exhausted(silent).float().mean())
+        self._record("groups/samples_spent", self._samples_spent)
         self._record("groups/silent", silent.float().mean())
         self._record("groups/all_right", right.float().mean())
         self._record("groups/all_wrong", (silent & ~right).float().mean())
         self._record("tree/path_depth", tree.path_depth.float().mean())
         self._record("tree/intermediate_proportion", tree.intermediate_proportion.float().mean())
         self._record("tree/flat", tree.flat.float().mean())
-        if weights is not None:
-            real = weights[tree.sizes > 0]
-            self._record("token_weights/mean", real.mean() if real.numel() else math.nan)
-            self._record("token_weights/min", real.min() if real.numel() else math.nan)
+
+    def _exhausted(self, silent: Tensor) -> Tensor:
+        """Groups still silent after the last redraw that the bound allows; none where nothing is redrawn."""
+        return silent & (self._draws > self.max_redraws) if self.max_redraws else torch.zeros_like(silent)
 
     def _all_right(self) -> Tensor:
         best = self._rollout.rewards.view(-1, self.num_generations).nan_to_num(nan=-math.inf).amax(dim=1)
@@ -263,6 +275,7 @@ class TokenWeightedGRPOTrainer(OneContextGRPOTrainer):
         size = self.num_generations
         lengths = mask.sum(dim=1)
         right = self._all_right()
+        exhausted = self._exhausted(silent)
         for g in range(len(silent)):
             rows = range(g * size, (g + 1) * size)
             entry = {
@@ -277,6 +290,8 @@ class TokenWeightedGRPOTrainer(OneContextGRPOTrainer):
                 "intermediate_proportion": [_number(tree.intermediate_proportion[i]) for i in rows],
                 "flat": bool(tree.flat[g]),
                 "silent": ("all right" if right[g] else "all wrong") if silent[g] else None,
+                "draws": int(self._draws[g]),
+                "redraws_exhausted": bool(exhausted[g]),
             }
             if self.group_log.token_ids:
                 entry["completion_ids"] = [ids[i][mask[i]].tolist() for i in rows]
@@ -297,83 +312,33 @@ class TokenWeightedGRPOTrainer(OneContextGRPOTrainer):
         self._row_entropy[rows] = torch.where(self._row_seen[rows], self._row_entropy[rows], mean.float())
         self._row_seen[rows] = True
         if self._row_seen.all():
-            self._enter_entropies(self.accelerator.gather(self._row_entropy))
+            weights = self._weighted_loss.row_weights
+            gathered = None if weights is None else self.accelerator.gather(weights)
+            self._enter_figures(self.accelerator.gather(self._row_entropy), gathered)
             self._write_open_groups()
 
-    def _enter_entropies(self, entropies: Tensor) -> None:
-        """Put the entropies (B,) of all processes into the open groups."""
-        values = [_number(value) for value in entropies]
+    def _enter_figures(self, entropies: Tensor, weights: Tensor | None) -> None:
+        """Put the entropies (B,) and the weights (B, 3) of all processes into the open groups."""
+        size = self.num_generations
         for g, entry in enumerate(self._open_groups):
-            entry["entropy"] = values[g * self.num_generations : (g + 1) * self.num_generations]
+            rows = slice(g * size, (g + 1) * size)
+            entry["entropy"] = [_number(value) for value in entropies[rows]]
+            if weights is not None:
+                columns = zip(("mean", "min", "max"), weights[rows].T, strict=True)
+                entry["weights"] = {name: [_number(value) for value in column] for name, column in columns}
         self._row_entropy = None
 
     def _write_open_groups(self) -> None:
         if self.group_log is None or not self._open_groups:
             return
         if self._row_entropy is not None and self.accelerator.num_processes == 1:
-            self._enter_entropies(self._row_entropy)  # training ended inside a rollout: what is known of it
+            # Training ended inside a rollout: what is known of it.
+            self._enter_figures(self._row_entropy, self._weighted_loss.row_weights)
         if self._resumed:
             self.group_log.keep_before(self._open_groups[0]["step"])
             self._resumed = False
         self.group_log.append(self._open_groups)
         self._open_groups = []
-
-
-def check_settings(config: GRPOConfig, train_dataset: Any, token_weight: TokenWeight | None = None) -> None:
-    """Refuse, before anything is generated, settings that fail late or train on nothing.
-
-    Raises ReplicationError for: a group of fewer than two, an unknown loss type, a token weight with a sequence-level
-    loss, a missing `prompt` column, a column that TRL would drop or overwrite, and fewer prompts than one batch.
-    """
-    if config.num_generations < 2:
-        raise ReplicationError(f"num_generations is {config.num_generations}; a group needs at least 2 completions.")
-    if config.loss_type not in (*TOKEN_LEVEL_LOSSES, "luspo"):
-        raise ReplicationError(
-            f"loss_type {config.loss_type!r} is unknown; use one of {', '.join(TOKEN_LEVEL_LOSSES)}."
-        )
-    sequence_level = config.loss_type == "luspo" or config.importance_sampling_level == "sequence"
-    if token_weight is not None and sequence_level:
-        raise ReplicationError(
-            f"Token weights need a loss with one term per token; loss_type={config.loss_type!r} with "
-            f"importance_sampling_level={config.importance_sampling_level!r} has sequence-level ratios. "
-            f"Use importance_sampling_level='token' and one of {', '.join(TOKEN_LEVEL_LOSSES)}."
-        )
-    columns = getattr(train_dataset, "column_names", None)
-    if columns is None:
-        return
-    if "prompt" not in columns:
-        raise ReplicationError(f"The training set has no column 'prompt' (it has: {', '.join(columns)}).")
-    taken = sorted({"completion", "completions", "completion_ids", "prompts"} & set(columns))
-    if taken:
-        raise ReplicationError(
-            f"The training set's column {taken[0]!r} would be lost inside TRL: give it another name."
-        )
-    prompts = config.generation_batch_size // config.num_generations
-    if hasattr(train_dataset, "__len__") and len(train_dataset) < prompts:
-        raise ReplicationError(
-            f"The training set has {len(train_dataset)} prompts, fewer than the {prompts} of one generation batch, so "
-            "not one step would be made. Give more prompts or a smaller batch."
-        )
-
-
-def _finite(reward_function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a reward function so that NaN and infinite rewards stop the run; None ("not scored") passes."""
-    if isinstance(reward_function, torch.nn.Module) or is_async_callable(reward_function):
-        return reward_function
-
-    @functools.wraps(reward_function)
-    def checked(*args: Any, **kwargs: Any) -> Any:
-        rewards = reward_function(*args, **kwargs)
-        for reward in rewards:
-            if reward is not None and not math.isfinite(reward):
-                name = getattr(reward_function, "__name__", type(reward_function).__name__)
-                raise ReplicationError(
-                    f"The reward function {name} returned {reward}. Return a finite number, or None for a completion "
-                    "that cannot be scored."
-                )
-        return rewards
-
-    return checked
 
 
 def _text(completion: Any) -> str:

@@ -18,18 +18,23 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallba
 from trl import GRPOConfig
 
 from shared import models
-from shared.token_weights import TOKEN_WEIGHTS
+from shared.dynamic_sampling import REDRAWS
+from shared.token_weights import Weighting, token_weighting
 from shared.trainer import TokenWeightedGRPOTrainer
-from shared.training_settings import DEFAULTS
+from shared.training_settings import DEFAULTS, METHOD_OPTIONS
 
 # The fused AdamW is two to four times faster than the default one on a CPU, where it is bound by memory.
 _OPTIMIZERS = {"adam": "adamw_torch_fused", "sgd": "sgd"}
 _PRECISIONS = ("float32", "bfloat16")
+_SCALES = ("group", "none", "batch")
 
 
 @dataclass
 class TrainingRun:
-    """What a run left: one dictionary of metrics per optimizer step (TRL's names), and the trained model."""
+    """What a run left: one dictionary of metrics per optimizer step (TRL's names), and the trained model.
+
+    What belongs to a rollout, such as `reward`, is missing from the steps that go through a rollout a second time.
+    """
 
     history: list[dict[str, float]]
     model: PreTrainedModel
@@ -43,6 +48,8 @@ def grpo_config(settings: dict[str, Any], seed: int, directory: str | Path) -> G
 
     A step samples `prompts_per_step * group_size` completions over all processes and makes `num_iterations` passes.
     Constant learning rate, no weight decay, no warm-up; KL by the k3 estimator without importance correction.
+    `scale_rewards`: what centered rewards are divided by: "group" or "batch", its sample standard deviation plus 1e-4;
+    "none", nothing (Dr. GRPO).
     Raises ValueError for a setting or a choice that is unknown, and for completions that do not divide among processes.
     """
     s = _complete(settings)
@@ -75,7 +82,7 @@ def grpo_config(settings: dict[str, Any], seed: int, directory: str | Path) -> G
         optim=_OPTIMIZERS[s["optimizer"]],
         max_grad_norm=s["max_grad_norm"],
         loss_type=s["loss_type"],
-        scale_rewards="group",
+        scale_rewards=s["scale_rewards"],
         beta=s["beta"],
         use_bias_correction_kl=False,
         num_iterations=s["num_iterations"],
@@ -97,6 +104,16 @@ def grpo_config(settings: dict[str, Any], seed: int, directory: str | Path) -> G
     )
 
 
+def passes(settings: dict[str, Any]) -> int:
+    """Optimizer steps that a run makes on each rollout: Lopti makes 2, other methods `num_iterations`.
+
+    `steps` counts optimizer steps, so a comparison at equal samples sets it to rollouts x passes.
+    """
+    s = _complete(settings)
+    weighting = _weighting(s)
+    return 2 if weighting is not None and weighting.isolation is not None else s["num_iterations"]
+
+
 def run_training(
     settings: dict[str, Any],
     seed: int,
@@ -113,14 +130,15 @@ def run_training(
 ) -> TrainingRun:
     """Train from `settings` and `seed` and return the history.
 
-    `settings["method"]` names the token weight (`shared.token_weights.TOKEN_WEIGHTS`). `model`, `tokenizer`: given, or
-    loaded by `settings["model"]`. `observe(model, step)` measures the policy every `observe_every` steps, before the
+    `settings["method"]` names the token weight, with the options among the settings (`token_weighting`); a method with
+    two updates per batch makes half as many rollouts in its `steps`. `model`, `tokenizer`: given, or loaded by
+    `settings["model"]`. `observe(model, step)` measures the policy every `observe_every` steps, before the
     step is made and once at the end; it must draw nothing from torch's global generator. The group log is written
     to `directory/groups.jsonl`. Raises ReplicationError as the trainer and the model loader do, ValueError as
     `grpo_config` does, KeyError for an unknown method.
     """
     s = _complete(settings)
-    token_weight = TOKEN_WEIGHTS[s["method"]]
+    weighting = _weighting(s)
     if model is None or tokenizer is None:
         model, tokenizer = models.load(s["model"])
     log = Path(directory) / "groups.jsonl"
@@ -130,7 +148,9 @@ def run_training(
         callbacks.append(_Progress(progress, s["steps"]))
     extra = {}
     if issubclass(trainer_class, TokenWeightedGRPOTrainer):
-        extra = {"token_weight": token_weight, "group_log": log}
+        extra = {key: s[key] for key in ("max_redraws", "redraw")} | {"token_weight": weighting, "group_log": log}
+    elif s["max_redraws"]:
+        raise ValueError(f"{trainer_class.__name__} redraws no silent groups; set max_redraws to 0")
     with tempfile.TemporaryDirectory(prefix="trl-") as scratch, _quiet():
         trainer = trainer_class(
             model=model,
@@ -145,7 +165,7 @@ def run_training(
         trainer.remove_callback(PrinterCallback)
         trainer.train()
     run.model = trainer.model
-    run.history = [entry for entry in trainer.state.log_history if "reward" in entry]
+    run.history = [entry for entry in trainer.state.log_history if "loss" in entry]
     return run
 
 
@@ -155,10 +175,22 @@ def _complete(settings: dict[str, Any]) -> dict[str, Any]:
     if unknown:
         raise ValueError(f"unknown settings: {', '.join(unknown)}; known: {', '.join(DEFAULTS)}")
     s = {**DEFAULTS, **settings}
-    for key, known in (("optimizer", tuple(_OPTIMIZERS)), ("precision", _PRECISIONS)):
+    choices = {
+        "optimizer": tuple(_OPTIMIZERS),
+        "precision": _PRECISIONS,
+        "scale_rewards": _SCALES,
+        "redraw": REDRAWS,
+    }
+    for key, known in choices.items():
         if s[key] not in known:
             raise ValueError(f"{key} must be one of {', '.join(known)}, not {s[key]!r}")
+    if not isinstance(s["max_redraws"], int) or isinstance(s["max_redraws"], bool) or s["max_redraws"] < 0:
+        raise ValueError(f"max_redraws must be a whole number of at least 0, not {s['max_redraws']!r}")
     return s
+
+
+def _weighting(settings: dict[str, Any]) -> Weighting | None:
+    return token_weighting(settings["method"], **{option: settings[option] for option in METHOD_OPTIONS})
 
 
 def _lora(settings: dict[str, Any]) -> Any:

@@ -6,6 +6,9 @@ from typing import Any
 
 from shared.models import EMBEDDED
 
+METHOD_OPTIONS = ("alpha", "tau", "mu", "lower", "upper", "eta", "placement", "weight_kl", "rescale", "match")
+"""Options of a method, as `shared.token_weights.token_weighting` explains; one that a method lacks is refused."""
+
 DEFAULTS: dict[str, Any] = {
     "model": EMBEDDED,
     "method": "grpo",
@@ -18,8 +21,11 @@ DEFAULTS: dict[str, Any] = {
     "max_new_tokens": 32,
     "temperature": 1.0,
     "loss_type": "dapo",
+    "scale_rewards": "group",
     "beta": 0.0,
     "num_iterations": 1,
+    "max_redraws": 0,
+    "redraw": "samples",
     "gradient_accumulation_steps": 1,
     "precision": "bfloat16",
     "lora_rank": 0,
@@ -27,5 +33,6 @@ DEFAULTS: dict[str, Any] = {
     "lora_dropout": 0.05,
     "gradient_checkpointing": False,
     "use_vllm": False,
+    **dict.fromkeys(METHOD_OPTIONS),
 }
-"""Settings of a run; a profile may set any of them, and an unknown one is refused."""
+"""Settings of a run; a profile may set any of them, and an unknown one is refused. Options of None are the method's."""

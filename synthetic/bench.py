@@ -1,14 +1,18 @@
-"""Speed of the vectorized tabular policy against drawing paths and looping over seeds."""
+"""Speed of the vectorized simulators against the straightforward way: ratios of times taken in one run."""
 
 from __future__ import annotations
 
 import importlib.util
 import statistics
 import time
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
-from shared.bench import BenchRow
+import numpy as np
+
+from shared.bench import BenchRow, seconds
+from synthetic.bernoulli_logit import METHODS, SeedDraws, reference_step, simulate
 from synthetic.binary_tree import BinaryTree, run_tabular
 
 TARGET = 10.0
@@ -36,6 +40,57 @@ def tabular_bench(slow_seeds: int = 2, fast_seeds: int = 1000, repeats: int = 3)
     return rows
 
 
+def bernoulli_logit_bench(prompts: int = 6000, seeds: int = 4, steps: int = 5, repeats: int = 15) -> list[BenchRow]:
+    """The Bernoulli-logit simulator against drawing an (M, G) matrix of uniforms per step, at G = 8, 16 and 64.
+
+    draws: the counts of one step of all seeds, against a matrix of uniforms per seed, compared with p and counted. A
+    matrix costs in proportion to G and the counts hardly more for a larger G, so ten is wanted at G = 64; at G = 8 a
+    few times is what there is to gain, and nothing against a matrix in the layout (G, M), counted in bytes. That
+    layout is the second opponent at G = 64.
+    run: some steps of GRPO with everything that ``simulate`` records, against the same steps with a reward, a score and
+    an advantage for every completion and nothing recorded.
+
+    Solve rates are those of a run under way: most near 0 or 1 at the start, as in real data, and 20 steps later.
+    """
+    start = np.random.default_rng(0).beta(0.5, 0.6, (seeds, prompts)).clip(0.02, 0.98)
+    p = simulate(start, ["dr-grpo"], steps=20, seeds=range(seeds))["dr-grpo"].final_p
+    generator, draws = np.random.default_rng(1), SeedDraws(range(seeds), prompts)
+
+    def counts(group_size: int) -> None:
+        draws.counts(p.ravel(), group_size)
+
+    def matrix(group_size: int) -> None:
+        for rates in p:
+            (generator.random((prompts, group_size)) < rates[:, None]).sum(axis=1)
+
+    def transposed(group_size: int) -> None:
+        for rates in p:
+            (generator.random((group_size, prompts)) < rates).view(np.int8).sum(axis=0, dtype=np.int8)
+
+    def run(group_size: int) -> None:
+        simulate(p, ["grpo"], group_size=group_size, steps=steps, seeds=range(seeds))
+
+    def reference_run(group_size: int) -> None:
+        for rates in p:
+            theta = np.log(rates / (1 - rates))
+            for _ in range(steps):
+                theta += 0.5 * reference_step(1 / (1 + np.exp(-theta)), METHODS["grpo"], group_size, generator)[1]
+
+    rows = []
+    for name, slow, fast, size, target in (
+        ("draws against an M x G matrix of uniforms", matrix, counts, 8, 1.0),
+        ("draws against an M x G matrix of uniforms", matrix, counts, 16, 2.0),
+        ("draws against an M x G matrix of uniforms", matrix, counts, 64, TARGET),
+        ("draws against a G x M matrix of uniforms", transposed, counts, 64, 5.0),
+        ("run against M x G rewards, scores and advantages", reference_run, run, 8, 4.0),
+        ("run against M x G rewards, scores and advantages", reference_run, run, 64, TARGET),
+    ):
+        times = seconds({"slow": partial(slow, size), "fast": partial(fast, size)}, repeats)
+        ratio = times["slow"] / times["fast"]
+        rows.append(BenchRow(f"Bernoulli-logit, G = {size}: {name}", ratio, target, "higher"))
+    return rows
+
+
 def _load_oracle() -> ModuleType:
     """The slow version lives with the tests, which are no package."""
     spec = importlib.util.spec_from_file_location("tree_oracle", _ORACLE)
@@ -46,4 +101,4 @@ def _load_oracle() -> ModuleType:
     return module
 
 
-BENCHES = {"tabular tree": tabular_bench}
+BENCHES = {"tabular tree": tabular_bench, "Bernoulli-logit": bernoulli_logit_bench}

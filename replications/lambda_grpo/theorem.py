@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from replications.lambda_grpo.objectives import enumerate_process_sets, sequence_level, token_level, token_terms
 from shared.groups import grpo_advantages
 from shared.jobs import JobContext, Row
+from shared.precision import in_float64
 from shared.process_sets import process_set_sizes, step_advantages
 
 BETA = 0.04
@@ -239,20 +240,6 @@ def model_rollouts(settings: dict[str, Any], seed: int, context: JobContext) -> 
         _keep_worst(worst, errors)
         context.progress((index + 1) / len(rollouts))
     return {**worst, "groups": float(len(rollouts)), "groups_with_inner_sets": float(nonflat)}
-
-
-def in_float64(model: nn.Module) -> nn.Module:
-    """The model with its normalization layers in float64 too; transformers computes them in float32 whatever the dtype.
-
-    Without this, equal prefixes in two rows differ by float32 rounding (1e-8), and the comparison is no float64 check.
-    """
-    for module in list(model.modules()):
-        for name, child in list(module.named_children()):
-            if type(child).__name__.endswith("RMSNorm") and not isinstance(child, nn.RMSNorm):
-                exact = nn.RMSNorm(child.weight.shape, eps=child.variance_epsilon, dtype=torch.float64)
-                exact.weight = child.weight
-                setattr(module, name, exact)
-    return model
 
 
 def _prompts(settings: dict[str, Any], seed: int) -> tuple[list[Any], list[Any]]:

@@ -17,7 +17,11 @@ from shared.errors import ReplicationError
 
 RewardFunction = Callable[..., list[float]]
 
-_MODULES = {"addition": "shared.tasks.addition", "math": "shared.tasks.math"}
+_MODULES = {
+    "addition": "shared.tasks.addition",
+    "knights-and-knaves": "shared.tasks.knights_and_knaves",
+    "math": "shared.tasks.math",
+}
 
 
 @dataclass(frozen=True)

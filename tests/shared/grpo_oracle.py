@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from replications.lambda_grpo.theorem import in_float64
+from shared.precision import in_float64
 
 
 def double_precision(model: nn.Module) -> nn.Module:
@@ -19,14 +19,24 @@ def double_precision(model: nn.Module) -> nn.Module:
     return in_float64(model.double()).eval()
 
 
-def completion_logps(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-    """Log-probability of every completion token, (B, T); zero on padding."""
+def completion_logits(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    """Logits of the model at every completion token's position, (B, T, V), before any temperature."""
     ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
     mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
     length = batch["completion_ids"].size(1)
-    logits = model(input_ids=ids, attention_mask=mask).logits[:, -length - 1 : -1]
-    logps = logits.log_softmax(dim=-1).gather(2, batch["completion_ids"].unsqueeze(2)).squeeze(2)
-    return logps * batch["completion_mask"]
+    return model(input_ids=ids, attention_mask=mask).logits[:, -length - 1 : -1]
+
+
+def completion_logps(model: nn.Module, batch: dict[str, Tensor], temperature: float = 1.0) -> Tensor:
+    """Log-probability of every completion token, (B, T); zero on padding."""
+    logps = (completion_logits(model, batch) / temperature).log_softmax(dim=-1)
+    return logps.gather(2, batch["completion_ids"].unsqueeze(2)).squeeze(2) * batch["completion_mask"]
+
+
+def raw_logits(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    """Logit of every completion token itself, (B, T), detached."""
+    logits = completion_logits(model, batch).detach()
+    return logits.gather(2, batch["completion_ids"].unsqueeze(2)).squeeze(2)
 
 
 def prefix_counts(completions: list[list[int]], group_size: int) -> list[list[int]]:
@@ -89,6 +99,60 @@ def loss(
         log_ratio = ref - logps
         gain = gain - beta * (torch.exp(log_ratio) - log_ratio - 1)
     terms = -(weights * gain * mask)
+    if kind in ("grpo", "sapo"):
+        return (terms.sum(dim=1) / mask.sum(dim=1).clamp(min=1)).sum() / normalizer
+    return terms.sum() / normalizer
+
+
+def sharpness(h: Tensor, alpha: float, tau: float, mu: float, lower: float, upper: float) -> Tensor:
+    """Weights of the sharpness-guided method, as equation 20 is written."""
+    raised = alpha * (1 / (1 + torch.exp(-h.detach() / tau)) - mu)
+    return torch.minimum(torch.maximum(raised, torch.tensor(lower)), torch.tensor(upper))
+
+
+def placed_loss(
+    kind: str,
+    logps: Tensor,
+    old: Tensor,
+    ref: Tensor | None,
+    a: Tensor,
+    mask: Tensor,
+    *,
+    weights: Tensor,
+    placement: str,
+    weight_kl: bool,
+    isolated: Tensor | None = None,
+    beta: float,
+    normalizer: float,
+    epsilon: float = 0.2,
+) -> Tensor:
+    """The loss of one micro-batch with the weight in one of its places; `isolated`: tokens with a term at all.
+
+    Outside: w min(r A, clip(r) A) - beta KL, KL weighted too if `weight_kl`. Inside: min(w r A, clip(w r) A) - beta KL,
+    where KL compares w pi with pi_ref if `weight_kl`, else pi with pi_ref.
+    """
+    inside = placement == "inside"
+    a, ratio = a.unsqueeze(1), torch.exp(logps - old)
+    if inside:
+        ratio = weights * ratio
+    if kind in ("grpo", "bnpo", "dr_grpo", "dapo"):
+        policy = torch.minimum(ratio * a, ratio.clamp(1 - epsilon, 1 + epsilon) * a)
+    elif kind == "cispo":
+        policy = ratio.clamp(max=epsilon).detach() * a * logps
+    elif kind == "sapo":
+        temperature = torch.where(a > 0, 1.0, 1.05)
+        policy = torch.sigmoid(temperature * (ratio - 1)) * 4 / temperature * a
+    else:
+        raise ValueError(kind)
+    terms = policy if inside else weights * policy
+    if ref is not None:
+        q = weights * logps.exp() if inside and weight_kl else logps.exp()
+        r = ref.exp() / q
+        kl = r - r.log() - 1
+        terms = terms - beta * (weights * kl if weight_kl and not inside else kl)
+    terms = -torch.where(mask.bool(), terms, 0.0)
+    if isolated is not None:
+        terms = terms * isolated
     if kind in ("grpo", "sapo"):
         return (terms.sum(dim=1) / mask.sum(dim=1).clamp(min=1)).sum() / normalizer
     return terms.sum() / normalizer

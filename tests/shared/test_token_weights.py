@@ -7,7 +7,16 @@ import torch
 from torch import Tensor
 
 from shared.process_sets import process_set_sizes
-from shared.token_weights import TOKEN_WEIGHTS, RolloutBatch, gate_gradient, lambda_weights
+from shared.token_weights import (
+    TOKEN_WEIGHTS,
+    RolloutBatch,
+    as_weighting,
+    gate_gradient,
+    lambda_weights,
+    process_set_weight,
+    token_weighting,
+)
+from shared.weighting import AdvantageReweighting, RolloutWeight, Sharpness, Weighting
 
 GROUP, GROUPS, TOKENS = 5, 6, 7
 
@@ -105,3 +114,77 @@ def test_a_weight_of_zero_takes_a_token_out_and_weights_get_no_gradient() -> Non
     torch.exp(gate_gradient(logps, weights)).sum().backward()
     assert logps.grad[0, 0] == 0 and logps.grad[0, 1] > 0
     assert weights.grad is None
+
+
+# --- methods by name --------------------------------------------------------------------------------------------------
+
+
+def test_the_defaults_of_every_method_are_those_of_its_paper() -> None:
+    sharpness = {"alpha": 2.0, "tau": 9.0, "mu": 0.25, "lower": 1.0, "upper": 1.4}
+    assert TOKEN_WEIGHTS["sharpness"] == Weighting(factors=(Sharpness(signal="logit", **sharpness),))
+    assert TOKEN_WEIGHTS["sharpness-prob-reverse"] == Weighting(factors=(Sharpness(signal="prob", reverse=True),))
+    assert TOKEN_WEIGHTS["advantage-reweighting"] == Weighting(factors=(AdvantageReweighting(alpha=0.2),))
+    assert TOKEN_WEIGHTS["lopti"] == Weighting(isolation=0.4)
+    assert TOKEN_WEIGHTS["lopti+ar"] == Weighting(factors=(AdvantageReweighting(alpha=0.3),), isolation=0.5)
+    assert TOKEN_WEIGHTS["80/20"] == Weighting(top_entropy_quantile=0.2)
+    assert TOKEN_WEIGHTS["sharpness-mean1"] == Weighting(factors=(Sharpness(),), rescale=True)
+    for name, method in TOKEN_WEIGHTS.items():
+        assert as_weighting(name) == as_weighting(method), "a name means the same in the table and to the trainer"
+
+
+def test_only_the_weight_of_lambda_grpo_scales_the_kl_term_unless_told() -> None:
+    assert [factor.weight_kl for factor in token_weighting("lambda-grpo*sharpness").factors] == [True, False]
+    told = token_weighting("lambda-grpo*sharpness", weight_kl=True, placement="inside")
+    assert {(factor.weight_kl, factor.placement) for factor in told.factors} == {(True, "inside")}
+
+
+def test_names_multiply_and_options_reach_the_factor_that_has_them() -> None:
+    product = token_weighting("lopti*lambda-grpo*sharpness-logprob-mean1", tau=2.0, eta=0.3, match=True)
+    assert product == Weighting(
+        factors=(RolloutWeight(function=process_set_weight), Sharpness(signal="logprob", tau=2.0, match=True)),
+        rescale=True,
+        isolation=0.3,
+    )
+    both = token_weighting("80/20*advantage-reweighting", alpha=0.5)
+    assert both == Weighting(factors=(AdvantageReweighting(alpha=0.5),), top_entropy_quantile=0.2)
+    assert token_weighting("advantage-reweighting*lopti") == TOKEN_WEIGHTS["lopti+ar"]
+    assert token_weighting("lopti+ar", alpha=0.1, eta=0.2) == Weighting(
+        factors=(AdvantageReweighting(alpha=0.1),), isolation=0.2
+    )
+    assert token_weighting("sharpness-mean1", rescale=False) == TOKEN_WEIGHTS["sharpness"]
+    assert token_weighting("sharpness", alpha=None, eta=None) == TOKEN_WEIGHTS["sharpness"]
+    assert token_weighting("grpo", tau=None, rescale=False) is None
+
+
+def test_a_function_of_ones_own_stands_for_a_weight_on_the_whole_term() -> None:
+    weighting = as_weighting(process_set_weight)
+    assert weighting == token_weighting("lambda-grpo") and weighting.rollout_weight is process_set_weight
+    assert weighting.factors[0].weight_kl and not weighting.needs_raw_logits
+
+
+@pytest.mark.parametrize("name", ["lamda-grpo", "", "grpo*sharpness", "sharpness*", "sharpness-entropy"])
+def test_an_unknown_name_is_a_key_error_that_lists_the_known(name: str) -> None:
+    with pytest.raises(KeyError, match="known are grpo, lambda-grpo"):
+        token_weighting(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("grpo", {"tau": 9.0}, "grpo has no option tau"),
+        ("lambda-grpo", {"alpha": 2.0}, "lambda-grpo has no option alpha"),
+        ("sharpness", {"eta": 0.4}, "sharpness has no option eta"),
+        ("lopti", {"placement": "inside"}, "lopti has no option placement"),
+        ("80/20", {"weight_kl": True}, "80/20 has no option weight_kl"),
+        ("advantage-reweighting*sharpness", {"alpha": 1.0}, "more than one factor"),
+        ("lopti", {"rescale": True}, "rescale needs weights"),
+        ("grpo", {"rescale": True}, "rescale needs weights"),
+        ("sharpness", {"temperature": 1.0}, "unknown options: temperature; known: alpha"),
+        ("sharpness", {"placement": "beside"}, "placement must be one of"),
+        ("sharpness", {"lower": 2.0}, "lower must not exceed upper"),
+        ("lambda-grpo*lambda-grpo", {}, "one rollout weight"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(name: str, options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        token_weighting(name, **options)

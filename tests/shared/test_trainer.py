@@ -66,6 +66,7 @@ def make_trainer(
     trainer_class: type = TokenWeightedGRPOTrainer,
     model: Any = None,
     peft_config: Any = None,
+    train_dataset: Any = None,
     **changes: Any,
 ) -> tuple[Any, Recorder]:
     settings = {
@@ -97,7 +98,7 @@ def make_trainer(
         model=model,
         reward_funcs=reward,
         args=GRPOConfig(**{**settings, **changes}),
-        train_dataset=dataset(),
+        train_dataset=train_dataset or dataset(),
         processing_class=tokenizer,
         callbacks=[recorder],
         peft_config=peft_config,
@@ -108,14 +109,18 @@ def make_trainer(
 
 
 def oracle_gradient(
-    trainer: Any, weights: dict[str, torch.Tensor], old: dict[str, torch.Tensor], used: slice
+    trainer: Any,
+    weights: dict[str, torch.Tensor],
+    old: dict[str, torch.Tensor],
+    used: slice,
+    reward: Any = mixed_reward,
 ) -> torch.Tensor:
     """The gradient of one optimizer step by the independent formula; `used`: its micro-batches in the rollout."""
     args = trainer.args
     rollout = trainer._buffered_inputs
     completions = oracle.regroup(rollout)
     counts = oracle.prefix_counts(completions, GROUP)
-    a = oracle.advantages(mixed_reward(completions), GROUP)
+    a = oracle.advantages(reward(completions), GROUP)
     tokens = sum(map(len, completions))
     # Fresh models throughout: TRL has replaced the forward pass of the one it trains.
     reference = oracle.double_precision(models.load("tiny-random")[0])

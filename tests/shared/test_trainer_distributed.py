@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[2]
 PER_PROCESS = 6
 
 
-def launch(directory: Path, loss_type: str) -> list[dict]:
+def launch(directory: Path, *arguments: str, script: str = "split_group_script.py") -> list[dict]:
+    """Run a script of this directory in two processes; what each left in `rank0.pt` and `rank1.pt`."""
     command = [
         sys.executable,
         "-m",
@@ -31,7 +32,7 @@ def launch(directory: Path, loss_type: str) -> list[dict]:
         "1",
     ]
     command += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
-    command += [str(Path(__file__).with_name("split_group_script.py")), str(directory), loss_type]
+    command += [str(Path(__file__).with_name(script)), str(directory), *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=300, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-3000:]

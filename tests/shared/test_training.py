@@ -13,7 +13,9 @@ from trl import GRPOTrainer
 from shared import models
 from shared.evaluation import greedy_accuracy
 from shared.group_log import read_group_log
-from shared.training import DEFAULTS, TrainingRun, _lora, grpo_config, run_training
+from shared.token_weights import Weighting, token_weighting
+from shared.training import DEFAULTS, TrainingRun, _lora, _weighting, grpo_config, passes, run_training
+from shared.training_settings import METHOD_OPTIONS
 
 SMALL = {
     "method": "lambda-grpo",
@@ -72,6 +74,7 @@ ARRIVES = {
     "max_new_tokens": (9, "max_completion_length", 9),
     "temperature": (0.75, "temperature", 0.75),
     "loss_type": ("grpo", "loss_type", "grpo"),
+    "scale_rewards": ("none", "scale_rewards", "none"),
     "beta": (0.04, "beta", 0.04),
     "num_iterations": (2, "num_iterations", 2),
     "gradient_accumulation_steps": (4, "gradient_accumulation_steps", 4),
@@ -79,7 +82,7 @@ ARRIVES = {
     "gradient_checkpointing": (True, "gradient_checkpointing", True),
     "use_vllm": (True, "use_vllm", True),
 }
-ELSEWHERE = {"model", "method", "lora_rank", "lora_alpha", "lora_dropout"}
+ELSEWHERE = {"model", "method", "lora_rank", "lora_alpha", "lora_dropout", "max_redraws", "redraw", *METHOD_OPTIONS}
 
 
 def test_every_setting_is_accounted_for() -> None:
@@ -131,11 +134,45 @@ def test_accumulation_divides_a_step_and_does_not_enlarge_it(tmp_path: Path) -> 
         ({"learning_rate": 1.0}, "unknown settings: learning_rate; known: model, method"),
         ({"precision": "float16"}, "precision must be one of float32, bfloat16, not 'float16'"),
         ({"optimizer": "lion"}, "optimizer must be one of adam, sgd, not 'lion'"),
+        ({"scale_rewards": "std"}, "scale_rewards must be one of group, none, batch, not 'std'"),
+        ({"redraw": "groups"}, "redraw must be one of samples, prompts, not 'groups'"),
+        ({"max_redraws": -1}, "max_redraws must be a whole number of at least 0, not -1"),
+        ({"max_redraws": 1.5}, "max_redraws must be a whole number of at least 0, not 1.5"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):
         grpo_config(settings, 0, tmp_path)
+
+
+OPTIONS = {
+    "alpha": 3.0,
+    "tau": 4.0,
+    "mu": 0.1,
+    "lower": 0.5,
+    "upper": 2.0,
+    "placement": "inside",
+    "weight_kl": True,
+    "rescale": True,
+    "match": True,
+}
+
+
+def test_the_options_of_a_method_reach_its_weighting() -> None:
+    assert set(OPTIONS) | {"eta"} == set(METHOD_OPTIONS)
+    assert _weighting({**DEFAULTS, "method": "grpo"}) is None
+    assert _weighting({**DEFAULTS, "method": "lopti", "eta": 0.3}) == Weighting(isolation=0.3)
+    default = _weighting({**DEFAULTS, "method": "sharpness-prob"})
+    for option, value in OPTIONS.items():
+        changed = _weighting({**DEFAULTS, "method": "sharpness-prob", option: value})
+        assert changed != default and changed == token_weighting("sharpness-prob", **{option: value})
+    with pytest.raises(ValueError, match="grpo has no option tau"):
+        _weighting({**DEFAULTS, "tau": 4.0})
+
+
+def test_passes_are_what_equal_samples_need() -> None:
+    assert [passes({"method": name}) for name in ("grpo", "sharpness", "lopti", "lopti+ar*sharpness")] == [1, 1, 2, 2]
+    assert passes({"num_iterations": 3}) == 3
 
 
 def test_lora_settings_reach_the_adapter() -> None:
@@ -229,12 +266,41 @@ def test_the_stock_trainer_takes_the_same_settings(tmp_path: Path) -> None:
     assert torch.equal(weights(stock), weights(ours)) and not (tmp_path / "stock" / "groups.jsonl").exists()
 
 
+def test_redraws_reach_the_trainer(tmp_path: Path) -> None:
+    def constant(completions: list[str], **_: Any) -> list[float]:
+        return [1.0] * len(completions)
+
+    settings = {**SMALL, "steps": 1, "max_redraws": 2, "redraw": "prompts"}
+    run = run_training(settings, 0, data(), [constant], directory=tmp_path)
+    assert [group["draws"] for group in read_group_log(run.group_log)] == [3, 3]
+    assert run.history[0]["groups/samples_spent"] == 24
+    with pytest.raises(ValueError, match="GRPOTrainer redraws no silent groups"):
+        run_training(settings, 0, data(), [constant], directory=tmp_path, trainer_class=GRPOTrainer)
+
+
 def test_only_the_adapter_is_trained_with_lora(tmp_path: Path) -> None:
     run = train(tmp_path, settings={"lora_rank": 2, "lora_alpha": 4, "lora_dropout": 0.0, "steps": 1})
     trained = [name for name, parameter in run.model.named_parameters() if parameter.requires_grad]
     assert trained and all("lora_" in name for name in trained)
     moved = [name for name, value in run.model.named_parameters() if "lora_B" in name and value.any()]
     assert moved
+
+
+@pytest.mark.parametrize(
+    "method", ["sharpness", "advantage-reweighting", "lopti", "80/20", "lambda-grpo*sharpness-mean1"]
+)
+def test_every_method_trains_by_name(tmp_path: Path, method: str) -> None:
+    options = {"tau": 30.0, "lower": 0.1} if "sharpness" in method else {}
+    run = train(tmp_path, settings={"method": method, "steps": 2 * passes({"method": method}), **options})
+    plain = train(tmp_path / "grpo", settings={"method": "grpo", "steps": 2})
+    assert run.history[0]["reward"] == plain.history[0]["reward"] and not torch.equal(weights(run), weights(plain))
+    last = run.history[-1]
+    assert [entry["step"] for entry in run.history] == list(range(1, last["step"] + 1))
+    # Two rollouts of eight completions for every method, in one or two optimizer steps each.
+    assert (last["budget/rollouts"], last["budget/completions"]) == (2, 16)
+    assert [entry["budget/pass"] for entry in run.history] == ([1, 2, 1, 2] if method == "lopti" else [1, 1])
+    if method.endswith("-mean1"):
+        assert last["token_weights/mean"] == pytest.approx(1, rel=1e-6)
 
 
 def test_an_unknown_method_is_an_error_before_anything_is_loaded(tmp_path: Path) -> None:

@@ -1,0 +1,69 @@
+"""Every experiment of this replication by name. A function takes settings and a seed and returns measured rows.
+
+Modules that need torch are imported when they run, so that listing and reading claims stays fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from replications.sigma_identity import dapo_log, tables
+from shared.jobs import Experiment, JobContext, Row
+from shared.training_settings import DEFAULTS
+
+
+def _later(module: str, name: str) -> Any:
+    """The experiment `name` of a module of this package, imported at its first call."""
+
+    def experiment(settings: dict[str, Any], seeds: Any, context: JobContext) -> list[Row]:
+        function = getattr(importlib.import_module(f"replications.sigma_identity.{module}"), name)
+        return function(settings, seeds, context)
+
+    return experiment
+
+
+EXPERIMENTS: dict[str, Experiment] = {
+    "closed-forms": Experiment(
+        tables.closed_forms, "closed forms against 60-digit sums and drawn groups", seeds_at_once=True
+    ),
+    "big-math": Experiment(tables.big_math, "silent groups and gradient mass over Big-Math's solve rates"),
+    "identity": Experiment(
+        _later("identity", "identity"), "the identity on random groups, in float64, with controls that must fail"
+    ),
+    "controlled-run": Experiment(
+        _later("controlled_run", "controlled_run"),
+        "the paper's run of 6,000 Bernoulli-logit prompts, over many seeds",
+        seeds_at_once=True,
+    ),
+    "controlled-group-size": Experiment(
+        _later("controlled_run", "controlled_group_size"), "the same run at other group sizes", seeds_at_once=True
+    ),
+    "dapo-log": Experiment(dapo_log.dapo_log, "one-timescale fits to DAPO's log, every reading"),
+    "dapo-log-generic": Experiment(dapo_log.dapo_log_generic, "generic saturating curves on the same points"),
+    "dynamic-sampling": Experiment(
+        _later("dynamic_sampling", "dynamic_sampling"),
+        "silent groups redrawn in TRL training, counts against closed forms",
+        defaults=DEFAULTS,
+    ),
+    "real-gradients": Experiment(
+        _later("real_gradients", "real_gradients"), "the update TRL makes against the identity, language model"
+    ),
+    "real-gradients-small": Experiment(
+        _later("real_gradients", "real_gradients"), "the update TRL makes against the identity, small transformer"
+    ),
+    "beyond-theorem": Experiment(_later("beyond_theorem", "beyond_theorem"), "where the identity ends, language model"),
+    "beyond-theorem-small": Experiment(
+        _later("beyond_theorem", "beyond_theorem"), "where the identity ends, small transformer"
+    ),
+    "open-test": Experiment(
+        _later("open_test", "open_test"),
+        "silent groups of a language model in training against the closed form, by group size",
+        defaults=DEFAULTS,
+    ),
+    "open-test-gradients": Experiment(
+        _later("open_test_gradients", "open_test_gradients"),
+        "gradient mass by difficulty of a language model in training against the closed form",
+        defaults=DEFAULTS,
+    ),
+}

@@ -1,0 +1,204 @@
+"""Figures of the open test: silent groups over training, mass by difficulty, ||Delta|| against p, group norms by k."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from shared.plots import COLORS, panels, points_with_interval
+from shared.statistics import Estimate
+
+BIN_LABELS = ("< .1", ".1–.4", ".4–.6", ".6–.9", "> .9")
+BIN_RATES = ((0.0, 0.1), (0.1, 0.4), (0.4, 0.6), (0.6, 0.9), (0.9, 1.0))
+METHOD_LABELS = {"grpo": "GRPO", "dr-grpo": "Dr. GRPO"}
+METHOD_COLORS = {"grpo": COLORS[0], "dr-grpo": COLORS[1]}
+Z95 = 1.959964
+SHOWN_SIZE = 8
+
+
+def open_silent(frame: pd.DataFrame) -> Figure | None:
+    """Silent fraction over training by G: fresh groups at checkpoints and the trainer's own, against p^G + (1-p)^G.
+
+    Means over seeds; intervals cover the choice of prompts and of completions within these runs.
+    """
+    rows = frame[frame["experiment"] == "open-test"]
+    if rows.empty:
+        return None
+    sizes = sorted(rows["group_size"].dropna().unique())
+    figure, axes = panels(1, len(sizes), width=3.2, height=2.8, sharey=True)
+    for axis, size in zip(axes[0], sizes, strict=True):
+        own = rows[rows["group_size"] == size]
+        looks = {
+            "fresh": ("fresh groups at checkpoints", COLORS[0], "o"),
+            "training": ("training groups", COLORS[1], "s"),
+        }
+        for name, (label, color, marker) in looks.items():
+            measured = _by_step(own, f"{name}_silent")
+            predicted = _by_step(own, f"{name}_silent_predicted")
+            error = np.sqrt(_by_step(own, f"{name}_silent_error", lambda x: (x**2).sum() / len(x) ** 2))
+            steps = measured.index.to_numpy()
+            axis.plot(steps, predicted, "--", color=color, label=f"predicted, {label}")
+            estimates = [Estimate(m, m - Z95 * e, m + Z95 * e, 1) for m, e in zip(measured, error, strict=True)]
+            points_with_interval(axis, steps, estimates, f"measured, {label}", color, marker)
+        axis.set_title(f"G = {size:g} ({own['seed'].nunique()} runs)", loc="left")
+        axis.set_xlabel("step")
+        axis.set_ylim(-0.02, 1.02)
+    axes[0, 0].set_ylabel("share of silent groups")
+    axes[0, 0].legend(fontsize=6.5)
+    return figure
+
+
+def open_mass(frame: pd.DataFrame) -> Figure | None:
+    """Gradient mass by difficulty against the closed forms: from rewards, expected updates and single groups."""
+    rewards = _at_size(frame[frame["experiment"] == "open-test"], SHOWN_SIZE)
+    gradients = frame[frame["experiment"] == "open-test-gradients"]
+    if rewards.empty and gradients.empty:
+        return None
+    figure, axes = panels(1, 3, width=3.4, height=2.9, sharey=True)
+    size = SHOWN_SIZE
+    sources = (
+        (
+            rewards,
+            "σ of sampled groups (rewards only)",
+            "run_fresh_mass/{m}/{b}",
+            "run_fresh_mass_predicted/{m}/{b}",
+            None,
+        ),
+        (
+            gradients,
+            "norm of the expected update",
+            f"run_expected_share/{{m}}/{size}/{{b}}",
+            f"run_expected_closed/{{m}}/{size}/{{b}}",
+            None,
+        ),
+        (
+            gradients,
+            "norm of one group's gradient",
+            f"run_single_share/{{m}}/{size}/{{b}}",
+            f"run_single_closed/{{m}}/{size}/{{b}}",
+            f"run_single_noise/{{m}}/{size}/{{b}}",
+        ),
+    )
+    for axis, (rows, title, measured, closed, noise) in zip(axes[0], sources, strict=True):
+        for shift, method in zip((-0.16, 0.16), METHOD_LABELS, strict=True):
+            color, label = METHOD_COLORS[method], METHOD_LABELS[method]
+            for pattern, look, words in ((closed, "_", "closed form"), (noise, ":", "noise alone")):
+                if pattern is None or not len(rows):
+                    continue
+                values = [_over_seeds(rows, pattern.format(m=method, b=b)).value for b in range(5)]
+                marker = {"marker": "_", "markersize": 14, "markeredgewidth": 2} if look == "_" else {"marker": "x"}
+                axis.plot(
+                    np.arange(5) + shift, values, linestyle="none", color=color, label=f"{label}, {words}", **marker
+                )
+            if len(rows):
+                estimates = [_over_seeds(rows, measured.format(m=method, b=b)) for b in range(5)]
+                points_with_interval(axis, np.arange(5) + shift, estimates, f"{label}, measured", color)
+        axis.set_title(title, loc="left")
+        axis.set_xticks(range(5), BIN_LABELS)
+        axis.set_xlabel("solve rate p")
+    axes[0, 0].set_ylabel(f"share of gradient mass (G = {size})")
+    axes[0, 2].legend(fontsize=6.5)
+    return figure
+
+
+def open_delta(frame: pd.DataFrame) -> Figure | None:
+    """||Delta(x)|| of every prompt at every checkpoint against its solve rate; root mean square by difficulty."""
+    units = prompt_table(frame)
+    if units.empty or "delta_squared" not in units:
+        return None
+    units = units.dropna(subset=["delta_squared"])
+    steps = sorted(units["step"].unique())
+    figure, axes = panels(1, len(steps), width=3.2, height=2.8, sharey=True)
+    for axis, step in zip(axes[0], steps, strict=True):
+        own = units[units["step"] == step]
+        size = np.sqrt(own["delta_squared"].mean()) if own["delta_squared"].mean() > 0 else 1.0
+        axis.plot(
+            own["rate"], np.sqrt(own["delta_squared"].clip(lower=0)) / size, "o", color=COLORS[0], alpha=0.4, ms=4
+        )
+        for low, high in BIN_RATES:
+            inside = own[(own["rate"] >= low) & (own["rate"] <= high)]["delta_squared"].to_numpy() / size**2
+            if len(inside) >= 3:
+                error = inside.std(ddof=1) / len(inside) ** 0.5
+                ends = np.sqrt(np.maximum([inside.mean(), inside.mean() - Z95 * error, inside.mean() + Z95 * error], 0))
+                points_with_interval(
+                    axis, [(low + high) / 2], [Estimate(*ends, len(inside))], color=COLORS[1], marker="s"
+                )
+        axis.axhline(1.0, color="black", linestyle="--", linewidth=1)
+        axis.set_title(f"step {step:g} ({len(own)} prompts)", loc="left")
+        axis.set_xlabel("solve rate p")
+        axis.set_xlim(-0.02, 1.02)
+    axes[0, 0].set_ylabel("‖Δ‖ / its root mean square")
+    axes[0, 0].plot([], [], "s", color=COLORS[1], label="root mean square of a bin")
+    axes[0, 0].plot([], [], "--", color="black", label="Bernoulli-logit: flat")
+    axes[0, 0].legend()
+    return figure
+
+
+def open_norms(frame: pd.DataFrame) -> Figure | None:
+    """Norm of one sampled group's GRPO gradient by its number k of right completions: signal, noise and both."""
+    rows = frame[(frame["experiment"] == "open-test-gradients") & frame["metric"].str.startswith("run_norm_measured/")]
+    if rows.empty:
+        return None
+    sizes = sorted({int(metric.split("/")[1]) for metric in rows["metric"]} - {2})
+    figure, axes = panels(1, len(sizes), width=3.2, height=2.8)
+    everything = frame[frame["experiment"] == "open-test-gradients"]
+    lines = {"signal": ("signal σ‖Δ‖", COLORS[2]), "noise": ("noise n/√G", COLORS[3]), "both": ("both", COLORS[6])}
+    for axis, size in zip(axes[0], sizes, strict=True):
+        counts = [k for k in range(1, size) if f"run_norm_measured/{size}/{k}" in set(rows["metric"])]
+        measured = [_over_seeds(everything, f"run_norm_measured/{size}/{k}") for k in counts]
+        points_with_interval(axis, counts, measured, "measured", COLORS[0])
+        for name, (label, color) in lines.items():
+            curve = [_over_seeds(everything, f"run_norm_{name}/{size}/{k}").value for k in counts]
+            axis.plot(counts, curve, color=color, label=label)
+        axis.set_title(f"G = {size}", loc="left")
+        axis.set_xlabel("right completions k")
+        axis.set_ylim(bottom=0)
+    axes[0, 0].set_ylabel("‖σ (s̄₊ − s̄₋)‖, root mean square")
+    axes[0, 0].legend()
+    return figure
+
+
+def prompt_table(frame: pd.DataFrame) -> pd.DataFrame:
+    """One line per prompt, checkpoint and seed of `open-test-gradients`: its rate, delta_squared, spread, ..."""
+    rows = frame[(frame["experiment"] == "open-test-gradients") & frame["step"].notna()]
+    parts = rows["metric"].str.extract(r"^(?P<name>rate|delta_squared|spread|norm_squared|right)/(?P<prompt>\d+)$")
+    rows = rows.assign(name=parts["name"], prompt=parts["prompt"]).dropna(subset=["name"])
+    if rows.empty:
+        return rows
+    return rows.pivot(index=["seed", "step", "prompt"], columns="name", values="value").reset_index()
+
+
+def _at_size(rows: pd.DataFrame, size: int) -> pd.DataFrame:
+    return rows[rows["group_size"] == size] if len(rows) else rows
+
+
+def _by_step(rows: pd.DataFrame, metric: str, reduce: Callable[[np.ndarray], float] = np.mean) -> pd.Series:
+    own = rows[(rows["metric"] == metric) & rows["step"].notna()]
+    return own.groupby("step")["value"].agg(lambda values: float(reduce(values.to_numpy()))).sort_index()
+
+
+def _over_seeds(rows: pd.DataFrame, metric: str) -> Estimate:
+    """Mean over seeds, with the range of the seeds as its interval: there are too few of them for more."""
+    values = rows[rows["metric"] == metric]["value"].to_numpy()
+    if not len(values):
+        return Estimate(np.nan, np.nan, np.nan, 0)
+    return Estimate(float(values.mean()), float(values.min()), float(values.max()), len(values))
+
+
+def bin_axis(axis: Axes) -> Axes:
+    """Mark the five difficulty bins on an axis of solve rates."""
+    for low, _ in BIN_RATES[1:]:
+        axis.axvline(low, color="#dddddd", linewidth=0.6)
+    return axis
+
+
+FIGURES: dict[str, Callable[[pd.DataFrame], Figure | None]] = {
+    "open_silent": open_silent,
+    "open_mass": open_mass,
+    "open_delta": open_delta,
+    "open_norms": open_norms,
+}

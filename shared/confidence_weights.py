@@ -1,0 +1,136 @@
+"""Token weights that are functions of how sure the policy is of a token, as pure functions.
+
+Every function takes torch tensors (any dtype and device), numpy arrays or numbers and answers in kind: floating input
+keeps its dtype, integers give float64. Everything is computed in float64 and rounded once, at the end. Results carry no
+gradient, whatever the input carries: weights are constants of the gradient (the papers' stop-gradient, sg).
+
+Arguments that make no weight (NaN, bounds in the wrong order, a probability outside [0, 1], ...) raise ValueError.
+Cost of each: one pass over the tokens, and a sort in `matched_weights`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Array = Tensor | np.ndarray
+
+_ROUNDING = 1e-6  # a probability that comes from exp(log-probability) in float32 may exceed 1 by this much
+
+
+def _for_arrays(formula: Callable[..., Tensor]) -> Callable[..., Any]:
+    """Let a formula on float64 tensors take torch, numpy or numbers as its first argument and answer in kind."""
+
+    @wraps(formula)
+    def on_any(values: Any, *args: Any, **options: Any) -> Any:
+        given = values.detach() if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
+        if given.is_complex():
+            raise ValueError(f"{formula.__name__} needs real numbers, got {given.dtype}")
+        if given.isnan().any():
+            raise ValueError(f"{formula.__name__} got NaN among the {given.numel()} values of its first argument")
+        result = formula(wide(given), *args, **options)
+        if given.is_floating_point() and result.is_floating_point():
+            result = result.to(given.dtype)
+        return result if isinstance(values, Tensor) else result.numpy()[()]
+
+    return on_any
+
+
+def wide(values: Tensor) -> Tensor:
+    """The same numbers in float64, or in float32 on a device of type "mps", which has no float64."""
+    return values.to(torch.float32 if values.device.type == "mps" else torch.float64)
+
+
+def check_bounds(lower: float, upper: float) -> None:
+    """Raise ValueError unless `lower` and `upper` are numbers with lower <= upper."""
+    if not lower <= upper:
+        raise ValueError(f"lower must not exceed upper, got [{lower}, {upper}]")
+
+
+@_for_arrays
+def sharpness_weights(
+    signal: Array,
+    alpha: float = 2.0,
+    tau: float = 9.0,
+    mu: float = 0.25,
+    lower: float = 1.0,
+    upper: float = 1.4,
+) -> Array:
+    """Sharpness-guided weights clip(alpha (sigmoid(signal / tau) - mu), lower, upper), of the shape of `signal`.
+
+    Le, Ngo Van & Le, arXiv:2511.00066v4, equation 20, where `signal` is the raw logit of the selected token under the
+    current policy; the defaults are the values of its earlier version. Infinite signals are allowed.
+    """
+    check_bounds(lower, upper)
+    if not (math.isfinite(tau) and tau > 0):
+        raise ValueError(f"tau must be a positive number, got {tau}")
+    if not (math.isfinite(alpha) and math.isfinite(mu)):
+        raise ValueError(f"alpha and mu must be finite numbers, got {alpha} and {mu}")
+    return (alpha * (torch.sigmoid(signal / tau) - mu)).clamp(lower, upper)
+
+
+@_for_arrays
+def reversed_weights(weights: Array, lower: float = 1.0, upper: float = 1.4) -> Array:
+    """The mirror image within [lower, upper], lower + upper - w: decreasing where `weights` increase, same spread."""
+    check_bounds(lower, upper)
+    return (lower + upper - weights).clamp(lower, upper)
+
+
+@_for_arrays
+def advantage_reweighting(probability: Array, alpha: float = 0.2) -> Array:
+    """Factors alpha p + 1 - alpha on the advantage, of the shape of `probability` (arXiv:2505.12929).
+
+    `probability`: of the selected token under the policy that sampled it, at the sampling temperature. `alpha` in
+    [0, 1]: 0.2 alone, 0.3 together with Lopti.
+    """
+    _check_probability(probability)
+    if not 0 <= alpha <= 1:
+        raise ValueError(f"alpha must lie in [0, 1], got {alpha}")
+    return alpha * probability.clamp(0, 1) + 1 - alpha
+
+
+@_for_arrays
+def isolated_tokens(probability: Array, eta: float = 0.4, first: bool = True) -> Array:
+    """Which tokens take part in an update of Lopti, boolean: p < eta in the first one, the others in the second.
+
+    Lopti of arXiv:2505.12929: low-probability token isolation. `probability` as in `advantage_reweighting`; `eta` in
+    [0, 1]: 0.4 alone, 0.5 together with Advantage Reweighting.
+    """
+    _check_probability(probability)
+    if not 0 <= eta <= 1:
+        raise ValueError(f"eta must lie in [0, 1], got {eta}")
+    return probability < eta if first else probability >= eta
+
+
+def matched_weights(signal: Tensor, weights: Tensor) -> Tensor:
+    """The values of `weights` dealt out anew in the order of `signal`: the largest weight to the largest signal.
+
+    `signal`, `weights`: (N,), one per token. Ranks of the result are those of `signal`, its values those of `weights`,
+    so that signals can be compared without comparing how their weights are distributed. Tokens of equal signal share
+    the mean of the weights that fall to them. Only ranks matter, so two signals that are increasing functions of each
+    other, such as probability and log-probability, are the same signal here. Cost: two sorts.
+    """
+    if signal.shape != weights.shape or signal.ndim != 1:
+        raise ValueError(f"signal and weights must be (N,) alike, got {tuple(signal.shape)} and {tuple(weights.shape)}")
+    if signal.isnan().any() or weights.isnan().any():
+        raise ValueError("signal and weights must not hold NaN")
+    signal, weights = signal.detach(), weights.detach()
+    _, level, count = signal.unique(return_inverse=True, return_counts=True)
+    # Sums within levels of equal signal; the sorted weights fall to the levels in their order.
+    of_sorted = torch.repeat_interleave(torch.arange(len(count), device=signal.device), count)
+    values = wide(weights.sort().values)
+    sums = torch.zeros(len(count), dtype=values.dtype, device=signal.device).index_add(0, of_sorted, values)
+    return (sums / count)[level].to(weights.dtype)
+
+
+def _check_probability(probability: Tensor) -> None:
+    if probability.numel() and not (probability.amin() >= 0 and probability.amax() <= 1 + _ROUNDING):
+        raise ValueError(
+            f"probabilities must lie in [0, 1], got {float(probability.amin())} to {float(probability.amax())}"
+        )

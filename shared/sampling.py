@@ -1,0 +1,234 @@
+"""Many completions of few prompts, drawn from a policy by the tree of their prefixes.
+
+A solve rate needs dozens of independent completions of the same prompt. Completions that have begun alike have the same
+next-token distribution, so the model is evaluated once for each *distinct* prefix, and every completion that has it
+draws its next token from that distribution with a random number of its own. What comes out has exactly the distribution
+of independent completions; a short answer that a policy gives in five ways costs five rows and not sixty-four.
+
+Prompts share a batch if they have the same number of tokens, and rows that ended leave it, so there is no padding and
+no mask. Draws come from the generator that is passed; torch's global generator, the model's mode and its weights are
+left alone, so that a training run can be looked at from inside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+
+Prompt = str | list[dict[str, str]]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """`n` independent completions of one prompt, the different ones listed once.
+
+    `completions`: distinct token ids, end of sequence included where it was drawn; `logps` (distinct,) their
+    log-probabilities under the policy that was sampled from (of the tokens drawn, for a completion cut off at the
+    limit); `draws` (n,) which of them each of the n completions is, in the order of drawing.
+    """
+
+    prompt_ids: tuple[int, ...]
+    completions: list[tuple[int, ...]]
+    logps: np.ndarray
+    draws: np.ndarray
+
+    def texts(self, tokenizer: PreTrainedTokenizerBase) -> list[str]:
+        """The distinct completions as text, without special tokens."""
+        return tokenizer.batch_decode([list(ids) for ids in self.completions], skip_special_tokens=True)
+
+
+def sample_completions(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Prompt],
+    count: int,
+    *,
+    max_new_tokens: int,
+    generator: torch.Generator,
+    temperature: float = 1.0,
+    precision: str = "float32",
+    max_rows: int = 256,
+) -> list[Sample]:
+    """`count` independent completions of each prompt (chat messages or text), one Sample per prompt in their order.
+
+    Ends as training with TRL does: at the tokenizer's end of sequence or one of the model's, or after
+    `max_new_tokens`. `generator` is a CPU generator. `precision="bfloat16"` evaluates under autocast, in one context,
+    so that weights are cast once. `max_rows` bounds the prefixes evaluated at once; more are split, which changes no
+    distribution. Cost: distinct prefixes (at most prompts x count x tokens) forward rows, and as much cache as
+    `max_rows` needs for each of at most `max_new_tokens` postponed splits. Raises ValueError for a count, limit or
+    temperature below or at 0.
+    """
+    if count < 1 or max_new_tokens < 1 or max_rows < 1:
+        raise ValueError(
+            f"count, max_new_tokens and max_rows must be at least 1: {count}, {max_new_tokens}, {max_rows}"
+        )
+    if temperature <= 0:
+        raise ValueError(f"sampling needs a temperature above 0, not {temperature}")
+    ids = [_token_ids(tokenizer, prompt) for prompt in prompts]
+    ends = end_tokens(model, tokenizer)
+    collected: list[_Collected] = [_Collected(count) for _ in ids]
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad(), autocast(model, precision):
+            for batch in _equal_lengths(ids, max_rows):
+                _descend(model, ids, batch, count, max_new_tokens, ends, temperature, max_rows, generator, collected)
+    finally:
+        model.train(training)
+    return [found.sample(prompt) for found, prompt in zip(collected, ids, strict=True)]
+
+
+def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Every token that ends a completion: the tokenizer's end of sequence and those of the generation config."""
+    own = model.generation_config.eos_token_id if model.generation_config is not None else None
+    listed = [] if own is None else [own] if isinstance(own, int) else list(own)
+    return sorted({tokenizer.eos_token_id, *listed} - {None})
+
+
+def autocast(model: PreTrainedModel, precision: str) -> Any:
+    """Context that evaluates `model` in `precision`: "float32" as it is, "bfloat16" under autocast."""
+    if precision == "float32":
+        return contextlib.nullcontext()
+    if precision == "bfloat16":
+        return torch.autocast(model.device.type, dtype=torch.bfloat16)
+    raise ValueError(f'precision must be "float32" or "bfloat16", not {precision!r}')
+
+
+# --- the descent along the tree of prefixes ---------------------------------------------------------------------------
+
+
+class _Collected:
+    """Completions of one prompt as they end."""
+
+    def __init__(self, count: int) -> None:
+        self.index: dict[tuple[int, ...], int] = {}
+        self.logps: list[float] = []
+        self.draws = np.full(count, -1, dtype=np.int64)
+
+    def add(self, completion: tuple[int, ...], logp: float, draws: np.ndarray) -> None:
+        self.draws[draws] = self.index.setdefault(completion, len(self.index))
+        self.logps.append(logp)
+
+    def sample(self, prompt_ids: tuple[int, ...]) -> Sample:
+        return Sample(prompt_ids, list(self.index), np.array(self.logps), self.draws)
+
+
+@dataclass
+class _Frontier:
+    """Distinct prefixes of equal length, one row each: what they are and which draws have them.
+
+    `cache` holds all tokens but the last, `last` (rows, tokens) what is still to be fed. Lists have one entry per row.
+    """
+
+    cache: DynamicCache | None
+    last: Tensor
+    prompts: list[int]
+    prefixes: list[tuple[int, ...]]
+    logps: list[float]
+    draws: list[np.ndarray]
+
+    def rows(self, chosen: slice) -> _Frontier:
+        cache = None if self.cache is None else _select(self.cache, chosen)
+        parts = (self.prompts, self.prefixes, self.logps, self.draws)
+        return _Frontier(cache, self.last[chosen], *(part[chosen] for part in parts))
+
+
+def _descend(
+    model: PreTrainedModel,
+    ids: list[tuple[int, ...]],
+    batch: list[int],
+    count: int,
+    limit: int,
+    ends: list[int],
+    temperature: float,
+    max_rows: int,
+    generator: torch.Generator,
+    collected: list[_Collected],
+) -> None:
+    """Extend the prompts of `batch` token by token until all their completions have ended; depth first over splits."""
+    start = torch.tensor([ids[i] for i in batch], device=model.device)
+    draws = [np.arange(count) for _ in batch]
+    stack = [_Frontier(None, start, batch, [()] * len(batch), [0.0] * len(batch), draws)]
+    while stack:
+        frontier = stack.pop()
+        if len(frontier.prefixes) > max_rows:
+            half = len(frontier.prefixes) // 2
+            stack += [frontier.rows(slice(half, None)), frontier.rows(slice(0, half))]
+            continue
+        output = model(input_ids=frontier.last, cache=frontier.cache, use_cache=True, logits_to_keep=1)
+        probabilities = (output.logits[:, -1].float() / temperature).softmax(dim=-1)
+        rows, tokens, row_draws = _draw(probabilities, frontier.draws, generator)
+        token_logps = probabilities[rows, tokens].log().tolist()
+        going = []
+        for j, (row, token) in enumerate(zip(rows.tolist(), tokens.tolist(), strict=True)):
+            prefix, logp = (*frontier.prefixes[row], token), frontier.logps[row] + token_logps[j]
+            if token in ends or len(prefix) == limit:
+                collected[frontier.prompts[row]].add(prefix, logp, row_draws[j])
+            else:
+                going.append((j, row, prefix, logp))
+        if going:
+            chosen, parents, prefixes, sums = (list(part) for part in zip(*going, strict=True))
+            cache = _select(output.cache, torch.tensor(parents, device=model.device))
+            prompts = [frontier.prompts[row] for row in parents]
+            last = tokens[torch.tensor(chosen, device=tokens.device)].unsqueeze(1)
+            stack.append(_Frontier(cache, last, prompts, prefixes, sums, [row_draws[j] for j in chosen]))
+
+
+def _draw(
+    probabilities: Tensor, draws: list[np.ndarray], generator: torch.Generator
+) -> tuple[Tensor, Tensor, list[np.ndarray]]:
+    """Next tokens, each draw with its own uniform number through its row's distribution function.
+
+    probabilities (rows, V), `draws` per row -> for every distinct (row, token) that occurs: its row, its token (both
+    (new,)) and its draws.
+    """
+    most = max(len(own) for own in draws)
+    uniform = torch.rand(len(draws), most, generator=generator, dtype=torch.float64).to(probabilities.device)
+    cumulative = probabilities.cumsum(dim=-1, dtype=torch.float64)
+    # The last entry is 1 up to rounding. A token is chosen whose own step crosses u, so never one of probability 0.
+    tokens = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True).clamp(
+        max=probabilities.size(-1) - 1
+    )
+    table = tokens.cpu().numpy()
+    rows, new_tokens, new_draws = [], [], []
+    for row, own in enumerate(draws):
+        drawn = table[row, : len(own)]
+        for token in np.unique(drawn):
+            rows.append(row)
+            new_tokens.append(int(token))
+            new_draws.append(own[drawn == token])
+    return (
+        torch.tensor(rows, device=probabilities.device),
+        torch.tensor(new_tokens, device=probabilities.device),
+        new_draws,
+    )
+
+
+def _select(cache: DynamicCache, rows: Any) -> DynamicCache:
+    """A new cache with the chosen rows of an old one; the old one is left as it is."""
+    return DynamicCache(ddp_cache_data=[(layer.keys[rows], layer.values[rows]) for layer in cache.layers])
+
+
+def _equal_lengths(ids: list[tuple[int, ...]], most: int) -> Iterator[list[int]]:
+    """Positions of prompts with equally many tokens, at most `most` at a time."""
+    by_length: dict[int, list[int]] = {}
+    for i, prompt in enumerate(ids):
+        by_length.setdefault(len(prompt), []).append(i)
+    for _, positions in sorted(by_length.items()):
+        for start in range(0, len(positions), most):
+            yield positions[start : start + most]
+
+
+def _token_ids(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> tuple[int, ...]:
+    text = prompt
+    if not isinstance(prompt, str):
+        text = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+    # A chat template has written its special tokens already.
+    return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])

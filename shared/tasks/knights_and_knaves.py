@@ -1,0 +1,352 @@
+"""Knights & Knaves: who of 2 to 7 people always says what is true, and who never does?
+
+The prompt asks for ``<think>...</think><answer>(1) NAME is a knight ...</answer>``. Correct is only the whole answer,
+each name of the puzzle with its right role (`strict_reward`): credit for each role would pay a constant answer well.
+
+No puzzle is on both sides, whatever the seeds and sizes: a hash of its canonical form, the same under renaming of
+people and equivalent wording, decides on which side it belongs. `split_proof` counts the puzzles that two finished data
+sets share, from their statements alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from datasets import Dataset
+
+from shared.errors import ReplicationError
+from shared.puzzles.answers import is_well_formed, parse_answer
+from shared.puzzles.drawing import FEWEST_PEOPLE, KNAVE, KNIGHT, MOST_PEOPLE, Puzzle, draw_puzzle
+from shared.puzzles.statements import Statements, canonical_form, parse_statements, solutions
+from shared.rewards import Completion, completion_text
+from shared.tasks import RewardFunction, Task
+
+__all__ = [
+    "Puzzle",
+    "answer_reward",
+    "build_prompt",
+    "canonical_form",
+    "draw_puzzle",
+    "format_reward",
+    "is_correct",
+    "is_well_formed",
+    "load",
+    "parse_answer",
+    "read_puzzles",
+    "shaped_reward",
+    "shaping_reward",
+    "solutions",
+    "split_proof",
+    "strict_reward",
+]
+
+SYSTEM_MESSAGE = (
+    "You solve logic puzzles. First reason between <think> and </think>. Then state the role of every person, "
+    "numbered, between <answer> and </answer>, like this: <think>your reasoning</think><answer>(1) NAME is a knight\n"
+    "(2) NAME is a knave</answer>"
+)
+DEFAULT_SIZES = {"train": 2000, "validation": 200}
+HELD_OUT = 4  # one canonical form in so many belongs to the validation side
+PATIENCE = 5_000  # draws in a row without a new puzzle before the generator gives up: about a second
+
+
+def load(
+    people: int | Sequence[int] = (3, 4, 5, 6, 7),
+    train_size: int | None = None,
+    validation_size: int | None = None,
+    validation_people: int | Sequence[int] | None = None,
+    depth: int = 2,
+    width: int = 2,
+    reward: str = "strict",
+    train_path: str | Sequence[str] | None = None,
+    validation_path: str | Sequence[str] | None = None,
+    seed: int = 0,
+    system_message: str = SYSTEM_MESSAGE,
+) -> Task:
+    """Puzzles with the given numbers of people, each number equally often; other numbers for validation if given.
+
+    `reward`: "strict" (1 for the whole answer, else 0) or "shaped" (`shaped_reward`, 3 / -0.5 / -1 / -3). `depth`,
+    `width`: see `draw_puzzle`. `train_path`, `validation_path`: files to read in place of drawing puzzles (all of them,
+    or the first so many); training puzzles that the validation files hold are left out and counted. Sizes are 2000 and
+    200 drawn puzzles unless given. `seed` decides the training puzzles or, with files, their order; the validation
+    puzzles do not depend on it. Validation puzzles all differ in canonical form, training puzzles as written.
+
+    Rows have `prompt` (chat messages), `names` and `roles` (lists, in the same order), `answer`, `people`, `statements`
+    and `puzzle` (a hash of the canonical form). `Task.settings` adds `split_proof` of the two data sets. Raises
+    ReplicationError for settings out of range, unreadable files, and when there are too few distinct puzzles.
+    """
+    if reward not in _REWARDS:
+        raise ReplicationError(f"reward must be one of {', '.join(_REWARDS)}, not {reward!r}.")
+    counts = _people(people)
+    held_out_counts = counts if validation_people is None else _people(validation_people)
+    if not 2 <= depth <= 4 or not 2 <= width <= 3:
+        raise ReplicationError(f"depth must be 2, 3 or 4 and width 2 or 3, not {depth} and {width}.")
+
+    if validation_path is None:
+        validation = _draw("validation", validation_size, held_out_counts, depth, width, seed=0)
+    else:
+        validation = _read_all(validation_path)[: _check_size(validation_size)]
+    held_out = frozenset(canonical_form(puzzle.statements) for puzzle in validation)
+
+    left_out = 0
+    if train_path is None:
+        train = _draw("train", train_size, counts, depth, width, seed, exclude=held_out)
+    else:
+        read = _read_all(train_path)
+        train = [puzzle for puzzle in read if canonical_form(puzzle.statements) not in held_out]
+        left_out = len(read) - len(train)
+        random.Random(f"knights-and-knaves/order/{seed}").shuffle(train)
+        train = train[: _check_size(train_size)]
+        if not train:
+            raise ReplicationError(f"No training puzzle is left in {train_path}: validation holds all {left_out}.")
+
+    train_rows, validation_rows = _dataset(train, system_message), _dataset(validation, system_message)
+    return Task(
+        name="knights-and-knaves",
+        train=train_rows,
+        validation=validation_rows,
+        rewards=list(_REWARDS[reward]),
+        build_prompt=lambda text: build_prompt(text, system_message),
+        settings={
+            "people": counts if train_path is None else _counts_in(train),
+            "validation_people": held_out_counts if validation_path is None else _counts_in(validation),
+            "train_size": len(train),
+            "validation_size": len(validation), "depth": depth, "width": width, "reward": reward,
+            "train_path": train_path, "validation_path": validation_path, "seed": seed,
+            "system_message": system_message, "left_out_of_train": left_out,
+            **split_proof(train_rows, validation_rows),
+        },
+    )  # fmt: skip
+
+
+def build_prompt(text: str, system_message: str = SYSTEM_MESSAGE) -> list[dict[str, str]]:
+    """Chat messages that pose a puzzle."""
+    return [{"role": "system", "content": system_message}, {"role": "user", "content": text}]
+
+
+def split_proof(train: Dataset, validation: Dataset) -> dict[str, Any]:
+    """That two data sets share no puzzle, from their column `statements`: counts and digests of canonical forms.
+
+    Keys: `train_puzzles` and `validation_puzzles` (distinct canonical forms), `shared_puzzles` (0), and
+    `train_digest` and `validation_digest`, SHA-256 of the sorted forms, by which anyone who makes the sets again can
+    tell that they are the same. Raises ReplicationError if they share a puzzle. Costs a quarter of a millisecond for
+    each distinct puzzle.
+    """
+    forms = {
+        side: {canonical_form(parse_statements(text)) for text in rows["statements"]}
+        for side, rows in (("train", train), ("validation", validation))
+    }
+    shared = len(forms["train"] & forms["validation"])
+    if shared:
+        raise ReplicationError(
+            f"{shared} puzzles are in the training set and in the validation set, up to the names of people. Leave "
+            "the validation files out of train_path, or load both through the task, which keeps them apart."
+        )
+    proof: dict[str, Any] = {f"{side}_puzzles": len(found) for side, found in forms.items()}
+    proof["shared_puzzles"] = shared
+    for side, found in forms.items():
+        proof[f"{side}_digest"] = hashlib.sha256("\n".join(sorted(map(repr, found))).encode()).hexdigest()
+    return proof
+
+
+def is_correct(completion: str, gold: Mapping[str, str]) -> bool:
+    """Whether a completion gives each name of the puzzle its role in `gold`, and says nothing against it."""
+    return parse_answer(completion, tuple(gold)) == dict(gold)
+
+
+def strict_reward(
+    completions: Sequence[Completion], names: Sequence[Sequence[str]], roles: Sequence[Sequence[str]], **kwargs: Any
+) -> list[float]:
+    """TRL reward: 1.0 where every name has its right role, else 0.0, wherever in the completion the answer stands.
+
+    `names`, `roles`: of each completion's puzzle, in one order. Raises ValueError for a gold answer that is none.
+    """
+    return [float(answer == gold) for _, answer, gold in _read_answers(completions, names, roles)]
+
+
+def format_reward(completions: Sequence[Completion], **kwargs: Any) -> list[float]:
+    """TRL reward: 1.0 for ``<think>...</think><answer>...</answer>`` with only space around, else -1.0."""
+    return [1.0 if is_well_formed(completion_text(completion)) else -1.0 for completion in completions]
+
+
+def answer_reward(
+    completions: Sequence[Completion], names: Sequence[Sequence[str]], roles: Sequence[Sequence[str]], **kwargs: Any
+) -> list[float]:
+    """TRL reward: 2.0 for the right answer, -1.5 for a wrong one, -2.0 for none or for one in a bad format."""
+    return [
+        -2.0 if answer is None or not is_well_formed(text) else 2.0 if answer == gold else -1.5
+        for text, answer, gold in _read_answers(completions, names, roles)
+    ]
+
+
+def shaped_reward(completions: Sequence[Completion], **columns: Any) -> list[float]:
+    """TRL reward: `format_reward` plus `answer_reward`: 3 right, -0.5 wrong, -1 unreadable, -3 in a bad format."""
+    return [a + b for a, b in zip(format_reward(completions), answer_reward(completions, **columns))]
+
+
+def shaping_reward(completions: Sequence[Completion], **columns: Any) -> list[float]:
+    """TRL reward: what `shaped_reward` pays beyond `strict_reward`; the two together, summed, are the shaped reward."""
+    return [a - b for a, b in zip(shaped_reward(completions, **columns), strict_reward(completions, **columns))]
+
+
+# The first is 1.0 exactly where a completion is correct, as a task's first reward has to be; TRL sums them.
+_REWARDS: dict[str, tuple[RewardFunction, ...]] = {
+    "strict": (strict_reward,),
+    "shaped": (strict_reward, shaping_reward),
+}
+
+
+def read_puzzles(path: str | Path) -> list[Puzzle]:
+    """Puzzles from a ``.parquet`` or ``.jsonl`` file in the form of the public K&K test files.
+
+    Columns `quiz`, `names`, `solution` (True for a knight) and `statements`. Raises ReplicationError unless every gold
+    solution is the only one that its statements allow.
+    """
+    path = Path(path).expanduser()
+    if path.is_dir():
+        raise ReplicationError(
+            f"{path} is a folder. Name its files one by one, so that no test file gets into training."
+        )
+    try:
+        table = pd.read_json(path, lines=True) if path.suffix == ".jsonl" else pd.read_parquet(path)
+        columns = [table[name].tolist() for name in ("quiz", "names", "solution", "statements")]
+    except (OSError, ValueError, KeyError, ImportError) as error:  # missing, unreadable, a column missing
+        raise ReplicationError(
+            f"{path} cannot be read as Knights & Knaves puzzles ({type(error).__name__}: {error}). It must be a "
+            ".parquet or .jsonl file with the columns quiz, names, solution and statements."
+        ) from error
+    return [_checked_puzzle(f"Row {number} of {path}", *row) for number, row in enumerate(zip(*columns))]
+
+
+def _checked_puzzle(where: str, text: Any, names: Any, solution: Any, statements: Any) -> Puzzle:
+    try:
+        puzzle = Puzzle(
+            tuple(map(str, names)), parse_statements(statements), tuple(bool(knight) for knight in solution), str(text)
+        )
+        found = solutions(puzzle.statements)
+    except (TypeError, ValueError) as error:
+        raise ReplicationError(f"{where} is no Knights & Knaves puzzle: {error}.") from error
+    if found != [puzzle.solution] or len(set(puzzle.names)) != len(puzzle.solution):
+        raise ReplicationError(f"{where}: its statements allow {len(found)} solutions, or another than the one given.")
+    return puzzle
+
+
+def _read_all(paths: str | Sequence[str]) -> list[Puzzle]:
+    files = [paths] if isinstance(paths, (str, Path)) else list(paths)
+    return [puzzle for path in files for puzzle in read_puzzles(path)]
+
+
+def _read_answers(
+    completions: Sequence[Completion], names: Sequence[Sequence[str]], roles: Sequence[Sequence[str]]
+) -> Iterator[tuple[str, dict[str, str] | None, dict[str, str]]]:
+    """(text, answer read, gold answer) of each completion."""
+    if not len(completions) == len(names) == len(roles):
+        raise ValueError(f"{len(completions)} completions, but names of {len(names)} puzzles and roles of {len(roles)}")
+    for completion, people, gold in zip(completions, names, roles):
+        if len(people) != len(gold) or not people or not set(gold) <= {KNIGHT, KNAVE}:
+            raise ValueError(f"not a gold answer: names {people!r} with roles {gold!r}")
+        text = completion_text(completion)
+        yield text, parse_answer(text, people), dict(zip(people, gold))
+
+
+def _people(people: int | Sequence[int]) -> list[int]:
+    counts = [people] if isinstance(people, int) else list(people) if isinstance(people, (list, tuple)) else []
+    if not counts or any(type(n) is not int or not FEWEST_PEOPLE <= n <= MOST_PEOPLE for n in counts):
+        raise ReplicationError(
+            f"people must be a number from {FEWEST_PEOPLE} to {MOST_PEOPLE}, or a list of them, not {people!r}."
+        )
+    return counts
+
+
+def _counts_in(puzzles: list[Puzzle]) -> list[int]:
+    return sorted({len(puzzle.names) for puzzle in puzzles})
+
+
+def _check_size(size: int | None) -> int | None:
+    if size is not None and (type(size) is not int or size < 1):
+        raise ReplicationError(f"Each part of the Knights & Knaves task needs at least one puzzle, not {size!r}.")
+    return size
+
+
+def _draw(
+    side: str,
+    size: int | None,
+    counts: list[int],
+    depth: int,
+    width: int,
+    seed: int,
+    exclude: frozenset[tuple[int, ...]] = frozenset(),
+) -> list[Puzzle]:
+    """`size` puzzles of one side ("train" or "validation") in random order, equally many for each entry of `counts`."""
+    size = _check_size(size) or DEFAULT_SIZES[side]
+    wanted = Counter(counts[i % len(counts)] for i in range(size))
+    puzzles: list[Puzzle] = []
+    for people, number in wanted.items():
+        generator = random.Random(f"knights-and-knaves/{side}/{people}/{seed}")
+        drawn = _distinct(generator, side, number, people, depth, width, exclude)
+        if len(drawn) < number:
+            raise ReplicationError(
+                f"Only {len(drawn)} of {number} distinct {side} puzzles with {people} people were found, with depth "
+                f"{depth} and width {width} ({PATIENCE:,} draws in a row gave no new one). Ask for fewer "
+                f"({side}_size), for more people, or for greater depth or width."
+            )
+        puzzles += drawn
+    random.Random(f"knights-and-knaves/{side}/order/{seed}").shuffle(puzzles)
+    return puzzles
+
+
+def _distinct(
+    generator: random.Random,
+    side: str,
+    number: int,
+    people: int,
+    depth: int,
+    width: int,
+    exclude: frozenset[tuple[int, ...]],
+) -> list[Puzzle]:
+    """Up to `number` puzzles of one side, none of an excluded form; validation: distinct in form, train: as written."""
+    drawn: list[Puzzle] = []
+    seen: set[Any] = set()
+    failures = 0
+    while len(drawn) < number and failures < PATIENCE:
+        puzzle = draw_puzzle(generator, people, depth, width)
+        form = canonical_form(puzzle.statements)
+        key: Any = form if side == "validation" else puzzle.statements
+        if _side(form) != side or form in exclude or key in seen:
+            failures += 1
+            continue
+        failures = 0
+        seen.add(key)
+        drawn.append(puzzle)
+    return drawn
+
+
+def _side(form: tuple[int, ...]) -> str:
+    return "validation" if int(_puzzle_hash(form), 16) % HELD_OUT == 0 else "train"
+
+
+def _puzzle_hash(form: tuple[int, ...]) -> str:
+    return hashlib.sha256(repr(form).encode()).hexdigest()
+
+
+def _row(puzzle: Puzzle, system_message: str) -> dict[str, Any]:
+    statements: Statements = puzzle.statements
+    return {
+        "prompt": build_prompt(puzzle.text, system_message),
+        "names": list(puzzle.names),
+        "roles": list(puzzle.roles.values()),
+        "answer": puzzle.answer,
+        "people": len(puzzle.names),
+        "statements": repr(statements),
+        "puzzle": _puzzle_hash(canonical_form(statements))[:16],
+    }
+
+
+def _dataset(puzzles: list[Puzzle], system_message: str) -> Dataset:
+    return Dataset.from_list([_row(puzzle, system_message) for puzzle in puzzles])
