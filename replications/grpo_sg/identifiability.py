@@ -41,7 +41,7 @@ LOWER, UPPER = 1.0, 1.4
 """Bounds of the weights in the paper's setting."""
 
 _WAVES = 6  # rounds of prompts in which a group with right and wrong completions must turn up
-_CHUNK = 2**22
+_PIECE = 2**16
 
 
 # --- a model whose logits are shifted ---------------------------------------------------------------------------------
@@ -204,17 +204,13 @@ class GroupGradient:
 
 
 def inner(x: list[Tensor], y: list[Tensor]) -> float:
-    """Inner product of two vectors of parameters, summed in float64 in pieces."""
-    total = 0.0
-    for a, b in zip(x, y, strict=True):
-        for p, q in zip(a.flatten().split(_CHUNK), b.flatten().split(_CHUNK), strict=True):
-            total += float(p.double() @ q.double())
-    return total
-
-
-def cosine(x: list[Tensor], y: list[Tensor]) -> float:
-    """Cosine of the angle between two vectors of parameters."""
-    return inner(x, y) / math.sqrt(inner(x, x) * inner(y, y))
+    """Inner product of two vectors of parameters: short pieces in their own precision, their sum in float64."""
+    pieces = [
+        p @ q
+        for a, b in zip(x, y, strict=True)
+        for p, q in zip(a.flatten().split(_PIECE), b.flatten().split(_PIECE), strict=True)
+    ]
+    return float(torch.stack(pieces).double().sum())
 
 
 def effect(cosine_moved: float, cosine_plain: float) -> float:
@@ -231,12 +227,12 @@ def gradient_rows(gradient: GroupGradient, shifts: Sequence[float], scales: Sequ
     w = sharpness_weights(gradient.raw)
     matched = matched_weights(torch.from_numpy(gradient.logp), torch.from_numpy(w)).numpy()
     plain, guided = gradient(np.ones_like(w)), gradient(w)
-    norms = math.sqrt(inner(plain, plain)), math.sqrt(inner(guided, guided))
-    to_plain = cosine(guided, plain)
+    plain_norm, guided_norm = (math.sqrt(inner(x, x)) for x in (plain, guided))
+    to_plain = inner(guided, plain) / (guided_norm * plain_norm)
     values = {
         "cosine_plain": to_plain,
-        "norm_ratio_raw": norms[1] / norms[0],
-        "norm_ratio_mean1": norms[1] / norms[0] / float(w.mean()),
+        "norm_ratio_raw": guided_norm / plain_norm,
+        "norm_ratio_mean1": guided_norm / plain_norm / float(w.mean()),
         "group_tokens": float(len(w)),
     }
     for name, moved in {**moved_weights(gradient.raw, shifts, scales), "matched": matched}.items():
@@ -244,8 +240,9 @@ def gradient_rows(gradient: GroupGradient, shifts: Sequence[float], scales: Sequ
             values[f"cosine_{name}"], values[f"cosine_plain_{name}"] = to_plain, 1.0
         else:
             other = gradient(moved)
-            values[f"cosine_{name}"] = cosine(guided, other)
-            values[f"cosine_plain_{name}"] = cosine(plain, other)
+            norm = math.sqrt(inner(other, other))
+            values[f"cosine_{name}"] = inner(guided, other) / (guided_norm * norm)
+            values[f"cosine_plain_{name}"] = inner(plain, other) / (plain_norm * norm)
         values[f"effect_{name}"] = effect(values[f"cosine_{name}"], to_plain)
     return {name: value for name, value in values.items() if math.isfinite(value)}
 
@@ -266,34 +263,33 @@ def identifiability(settings: dict[str, Any], seed: int, context: JobContext) ->
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     groups = _sampled_groups(model, tokenizer, settings, seed)
     context.progress(0.4)
-    raws, logps = [], []
-    for group in groups:
-        with torch.no_grad():
-            logp, raw, mask = group_logps(model, group)
-        raws.append(raw[mask].cpu().double().numpy())
-        logps.append(logp[mask].cpu().double().numpy())
-    raw, logp = np.concatenate(raws), np.concatenate(logps)
+    tokens = [_token_numbers(model, group) for group in groups]
+    raw, logp = (np.concatenate(column) for column in zip(*tokens, strict=True))
     values = weight_rows(raw, logp, settings["shifts"], settings["scales"]) | inert_signals(raw, logp)
-    chosen = next(group for group in groups if group.mixed)
-    values |= _head_shift(model, chosen, settings["shifts"])
+    place = next(i for i, group in enumerate(groups) if group.mixed)
+    chosen = groups[place]
+    values |= _head_shift(model, chosen, *tokens[place], max(settings["shifts"], key=abs))
     context.progress(0.5)
     values |= gradient_rows(GroupGradient(model, chosen), settings["gradient_shifts"], settings["gradient_scales"])
     values["groups"] = float(len(groups))
     return [{"metric": name, "value": value} for name, value in values.items()]
 
 
-def _head_shift(model: Any, group: Group, shifts: Sequence[float]) -> dict[str, float]:
-    """What the shifted model gives for a group against the model itself; leaves the model with a bias of 0."""
-    change = error = 0.0
+def _token_numbers(model: Any, group: Group) -> tuple[np.ndarray, np.ndarray]:
+    """Raw logits and log-probabilities of a group's tokens, (N,) float64 each."""
     with torch.no_grad():
-        logp, raw, mask = group_logps(model, group)
-        for c in (min(shifts), max(shifts)):
-            shift_head(model, c)
-            shifted_logp, shifted_raw, _ = group_logps(model, group)
-            shift_head(model, -c)
-            change = max(change, float((shifted_logp - logp)[mask].abs().max()))
-            error = max(error, float((shifted_raw - raw - c)[mask].abs().max()))
-    return {"policy_change": change, "raw_shift_error": error}
+        logps, raw, mask = group_logps(model, group)
+    return raw[mask].cpu().double().numpy(), logps[mask].cpu().double().numpy()
+
+
+def _head_shift(model: Any, group: Group, raw: np.ndarray, logp: np.ndarray, c: float) -> dict[str, float]:
+    """What the model shifted by `c` gives for a group against what it gave before; leaves it with a bias of 0."""
+    shifted_raw, shifted_logp = _token_numbers(shift_head(model, c), group)
+    shift_head(model, -c)
+    return {
+        "policy_change": float(np.abs(shifted_logp - logp).max()),
+        "raw_shift_error": float(np.abs(shifted_raw - raw - c).max()),
+    }
 
 
 def _sampled_groups(model: Any, tokenizer: Any, settings: dict[str, Any], seed: int) -> list[Group]:

@@ -37,7 +37,7 @@ LEVELS = ("logits", "hidden_last", "hidden_middle", "parameters")
 QUARTILES = (1, 2, 3, 4)
 """Of the tokens by probability: 1 holds the least probable ones."""
 
-RESAMPLES = 1000
+RESAMPLES = 500
 """Of the completions, for the intervals of what is pooled over seeds."""
 
 Columns = dict[str, np.ndarray]

@@ -245,26 +245,27 @@ def signal_squared(
     return float(np.einsum("si,ij,sj->s", weights[0], gram, weights[1], optimize=True).mean())
 
 
-def difficulty_trend(squared: np.ndarray, rates: np.ndarray, steps: int = 100) -> np.ndarray:
-    """(a, b) of ||Delta|| proportional to (4 p (1-p))^a exp(b (2 p - 1)), from unbiased, possibly negative squares.
+def difficulty_trend(squared: np.ndarray, rates: np.ndarray, levels: np.ndarray, steps: int = 100) -> np.ndarray:
+    """(a, b) of ||Delta|| ~ c (4 p (1-p))^a exp(b (2 p - 1)), from unbiased, possibly negative squares.
 
-    Quasi-likelihood with a logarithmic link and variance proportional to the mean, whose estimating equations
-    sum (y - mu) x = 0 allow negative y. The Bernoulli-logit model says a = b = 0. NaN where it does not converge.
-    squared, rates (units,) with 0 < rates < 1.
+    Each value of `levels` has a c of its own. Quasi-likelihood with a logarithmic link and variance proportional to the
+    mean, whose estimating equations sum (y - mu) x = 0 allow negative y. The Bernoulli-logit model says a = b = 0. NaN
+    where it does not converge. squared, rates, levels (units,) with 0 < rates < 1.
     """
     y, p = np.asarray(squared, dtype=np.float64), np.asarray(rates, dtype=np.float64)
     scale = y.mean()
-    if not (len(y) > 3 and scale > 0):
+    if not scale > 0:
         return np.full(2, np.nan)
-    x = np.stack([np.ones_like(p), 2 * np.log(4 * p * (1 - p)), 2 * (2 * p - 1)], axis=1)
-    beta = np.zeros(3)
+    own_level = (np.asarray(levels)[:, None] == np.unique(levels)).astype(np.float64)
+    x = np.hstack([own_level, np.stack([2 * np.log(4 * p * (1 - p)), 2 * (2 * p - 1)], axis=1)])
+    beta = np.zeros(x.shape[1])
     for _ in range(steps):
         mu = np.exp(np.clip(x @ beta, -30, 30))
         try:
             change = np.linalg.solve(x.T @ (mu[:, None] * x), x.T @ (y / scale - mu))
         except np.linalg.LinAlgError:
-            return np.full(2, np.nan)
+            break
         beta += np.clip(change, -1, 1)
         if np.abs(change).max() < 1e-9:
-            return beta[1:]
+            return beta[-2:]
     return np.full(2, np.nan)

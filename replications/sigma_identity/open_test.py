@@ -30,6 +30,7 @@ from datasets import Dataset
 
 from replications.sigma_identity.open_estimates import (
     BINS,
+    Measured,
     by_count,
     difficulty_bin,
     mean_gap,
@@ -53,8 +54,9 @@ BIN_NAMES = (*(str(i) for i in range(len(BINS))), "extreme", "medium")
 class Checkpoint:
     """What is known of all prompts at one step; counts are of right completions.
 
-    `binning` and `reference` (prompts,): out of `half` completions each, the first to sort prompts by difficulty, the
-    second to predict from, so that sorting by chance does not bias the prediction. `fresh` (prompts, groups): out of G.
+    `binning` and `reference` (prompts,): out of `half` completions each. Where prompts are sorted by difficulty, the
+    first sorts and the second predicts, so that sorting by chance does not bias the prediction; silent fractions, which
+    need no sorting, are predicted from both. `fresh` (prompts, groups): out of G.
     """
 
     step: int
@@ -205,13 +207,15 @@ def checkpoint(step: int, right: np.ndarray, reference_samples: int, size: int) 
     return Checkpoint(step, right[:, :half].sum(axis=1), right[:, half : 2 * half].sum(axis=1), half, fresh)
 
 
-QUANTITIES = ("silent", "all_right", "all_wrong", *METHODS)
+BRANCHES = ("silent", "all_right", "all_wrong")
 
 
 def _predictions(look: Checkpoint, size: int) -> dict[str, np.ndarray]:
     """Expected value of every quantity per prompt (prompts,), unbiased, and the solve rate."""
-    found = {name: without_replacement(by_count(name, size), look.reference, look.half) for name in QUANTITIES}
-    return {**found, "rate": look.reference / look.half}
+    both = look.binning + look.reference
+    silent = {name: without_replacement(by_count(name, size), both, 2 * look.half) for name in BRANCHES}
+    mass = {name: without_replacement(by_count(name, size), look.reference, look.half) for name in METHODS}
+    return {**silent, **mass, "rate": look.rates}
 
 
 def fresh_groups(look: Checkpoint, size: int) -> Groups:
@@ -261,15 +265,26 @@ def _some(groups: Groups, rows: np.ndarray) -> Groups:
 def _silent_rows(name: str, groups: Groups, size: int, step: int | None = None) -> list[Row]:
     """Fractions of silent, all-right and all-wrong groups, measured and predicted; the gap with its standard error."""
     rows = []
-    for quantity in ("silent", "all_right", "all_wrong"):
+    for quantity in BRANCHES:
         measured, predicted = by_count(quantity, size)[groups.right], groups.predicted[quantity]
         rows.append(_row(f"{name}_{quantity}", measured.mean(), step))
         rows.append(_row(f"{name}_{quantity}_predicted", predicted.mean(), step))
-        if quantity == "silent":
-            gap = mean_gap(measured, predicted, groups.prompts)
-            rows.append(_row(f"{name}_silent_gap", gap.value[0], step))
-            rows.append(_row(f"{name}_silent_error", gap.error[0], step))
+    gap = silent_gap(groups, size)
+    rows.append(_row(f"{name}_silent_gap", gap.value[0], step))
+    rows.append(_row(f"{name}_silent_error", gap.error[0], step))
     return rows
+
+
+def silent_gap(groups: Groups, size: int) -> Measured:
+    """Measured minus predicted silent fraction, with its standard error over prompts.
+
+    The error is no smaller than that of as many independent groups of the predicted rates: where by chance every group
+    is silent, resampling sees no variation and would claim certainty.
+    """
+    predicted = groups.predicted["silent"]
+    gap = mean_gap(by_count("silent", size)[groups.right], predicted, groups.prompts)
+    binomial = np.sqrt((predicted * (1 - predicted)).sum()) / len(predicted)
+    return Measured(gap.value, np.maximum(gap.error, binomial))
 
 
 def _comparison(name: str, groups: Groups, size: int) -> list[Row]:
@@ -284,7 +299,7 @@ def _comparison(name: str, groups: Groups, size: int) -> list[Row]:
     name = f"run_{name}"
     rows = [_row(f"{name}_groups", len(groups.right)), *_silent_rows(name, groups, size)]
     silent = by_count("silent", size)[groups.right]
-    rows.append(_row(f"{name}_silent_z", mean_gap(silent, groups.predicted["silent"], groups.prompts).z[0]))
+    rows.append(_row(f"{name}_silent_z", silent_gap(groups, size).z[0]))
     rate = groups.predicted["rate"].mean()
     rows.append(_row(f"{name}_one_rate_gap", silent.mean() - silent_rate(rate, size)))
     extreme = {}

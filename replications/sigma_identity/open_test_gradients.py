@@ -22,7 +22,8 @@ A score is grad log pi of the whole completion (the sum over its tokens), the sc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -61,13 +62,14 @@ CHECKED = 6
 class Unit:
     """One prompt at one checkpoint.
 
-    `gram` (n, n) and `rewards` (n,) of the n scored completions; three independent blocks of `block` other completions
+    `gram` (n, n) and `rewards` (n,) of the n scored completions, `gram` None where all rewards are equal: no group of
+    theirs has a gradient, so their scores are not computed. Three independent blocks of `block` other completions
     give the counts `binning`, and `first` and `second` for the product of two independent predictions.
     """
 
     prompt: int
     step: int
-    gram: np.ndarray
+    gram: np.ndarray | None
     rewards: np.ndarray
     binning: int
     first: int
@@ -79,16 +81,19 @@ class Unit:
         """Solve rate from the three blocks, independent of the scored completions."""
         return (self.binning + self.first + self.second) / (3 * self.block)
 
-    @property
-    def means(self) -> Classes:
-        return classes(self.gram, self.rewards)
+    @cached_property
+    def means(self) -> Classes | None:
+        return None if self.gram is None else classes(self.gram, self.rewards)
+
+    def group_norm_squared(self, size: int) -> np.ndarray:
+        """Mean squared norm of a GRPO group's gradient by its k, (size + 1,); 0 where it is silent or not known."""
+        return np.zeros(size + 1) if self.means is None else np.nan_to_num(group_norm_squared(self.means, size))
 
 
 def open_test_gradients(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
     """One training run with scores at its checkpoints: rows by step, and over all checkpoints without a step."""
     model, tokenizer = models.load(settings["model"])
     problems, reward = open_problems(settings, seed)
-    measured = problems.select(range(0, len(problems), max(1, len(problems) // settings["scored_prompts"])))
     generator = torch.Generator().manual_seed(2_607_500 + seed)
     sketch = ScoreSketch(model, settings["sketch_rank"], seed, settings["precision"])
     temperature = settings.get("temperature", DEFAULTS["temperature"])
@@ -98,11 +103,14 @@ def open_test_gradients(settings: dict[str, Any], seed: int, context: JobContext
     def look(policy: Any, step: int) -> dict[str, float]:
         block = settings["reference_samples"] // 3
         count = 3 * block + settings["scored_samples"]
-        solved = solve(policy, tokenizer, measured, reward, count, settings, generator)
+        solved = solve(policy, tokenizer, problems, reward, count, settings, generator)
         for i, (sample, right) in enumerate(solved):
             blocks = right[: 3 * block].reshape(3, block).sum(axis=1)
-            gram = _gram(sketch, policy, sample, sample.draws[3 * block :], temperature, settings["score_batch"])
-            units.append(Unit(i, step, gram, right[3 * block :], *map(int, blocks), block))
+            draws, rewards = sample.draws[3 * block :], right[3 * block :]
+            gram = None
+            if 0 < rewards.sum() < len(rewards):
+                gram = _gram(sketch, policy, sample, draws, temperature, settings["score_batch"])
+            units.append(Unit(i, step, gram, rewards, *map(int, blocks), block))
         errors.append((step, sketch_error(sketch, policy, solved[0][0], temperature)))
         return {}
 
@@ -119,10 +127,24 @@ def open_test_gradients(settings: dict[str, Any], seed: int, context: JobContext
         progress=context.progress,
     )
     rows = [_row("sketch_error", error, step) for step, error in errors]
+    units = in_units_of_scores(units)
     for step, _ in errors:
         now = [unit for unit in units if unit.step == step]
         rows += _prompt_rows(now, step) + _summary(now, settings["group_sizes"], step)
     return rows + _summary(units, settings["group_sizes"])
+
+
+def in_units_of_scores(units: list[Unit]) -> list[Unit]:
+    """All inner products of a checkpoint divided by its mean squared norm of a score.
+
+    Scores grow or shrink as the policy trains; without this, one checkpoint would outweigh the others where they are
+    summed up together, and a difficulty that is common at one of them would seem to have long scores.
+    """
+    scale = {
+        step: np.mean([np.diag(unit.gram).mean() for unit in units if unit.gram is not None and unit.step == step])
+        for step in {unit.step for unit in units if unit.gram is not None}
+    }
+    return [unit if unit.gram is None else replace(unit, gram=unit.gram / scale[unit.step]) for unit in units]
 
 
 def _gram(
@@ -151,21 +173,17 @@ def _prompt_rows(units: list[Unit], step: int) -> list[Row]:
     """What figures draw: solve rate, ||Delta||^2, within-class variance and squared norms of each prompt."""
     rows = []
     for unit in units:
-        means = unit.means
-        values = {
-            "rate": unit.rate,
-            "delta_squared": means.delta_squared,
-            "spread": means.spread,
-            "norm_squared": float(np.diag(unit.gram).mean()),
-            "right": float(unit.rewards.sum()),
-        }
+        values = {"rate": unit.rate, "right": float(unit.rewards.sum())}
+        if unit.means is not None:
+            values["delta_squared"], values["spread"] = unit.means.delta_squared, unit.means.spread
+            values["norm_squared"] = float(np.diag(unit.gram).mean())
         rows += [_row(f"{name}/{unit.prompt}", value, step) for name, value in values.items() if np.isfinite(value)]
     return rows
 
 
 def _summary(units: list[Unit], sizes: list[int], step: int | None = None) -> list[Row]:
     """Everything that is said of several prompts together. Names without a step begin with `run_`."""
-    found = {**_structure(units)}
+    found = _structure(units)
     for size in sizes:
         found |= _norms(units, size)
         for method in METHODS:
@@ -176,12 +194,17 @@ def _summary(units: list[Unit], sizes: list[int], step: int | None = None) -> li
 
 def _structure(units: list[Unit]) -> dict[str, float]:
     """||Delta|| against difficulty, signal against noise, cosines within classes; the mean score, which must vanish."""
+    found: dict[str, float] = {"units": float(len(units))}
+    units = [unit for unit in units if unit.gram is not None]
+    found["units_mixed"] = float(len(units))
+    if not units:
+        return found
     prompts = np.array([unit.prompt for unit in units])
     means = [unit.means for unit in units]
     delta = np.array([one.delta_squared for one in means])
     rates = np.array([unit.rate for unit in units])
     known = np.isfinite(delta) & (rates > 0) & (rates < 1)
-    found: dict[str, float] = {"units": float(len(units)), "units_with_delta": float(known.sum())}
+    found["units_with_delta"] = float(known.sum())
     pair = np.array([_off_diagonal(unit.gram) for unit in units])
     norm = np.array([np.diag(unit.gram).mean() for unit in units])
     _add(found, "score_mean_ratio", _ratio(pair, norm, prompts))
@@ -194,7 +217,8 @@ def _structure(units: list[Unit]) -> dict[str, float]:
     if known.sum() > 3:
         spread = np.array([one.spread for one in means])
         _add(found, "signal_to_noise", _ratio(delta[known], spread[known], prompts[known]))
-        trend = _trend(delta[known], rates[known], prompts[known])
+        steps = np.array([unit.step for unit in units])
+        trend = _trend(delta[known], rates[known], steps[known], prompts[known])
         for i, name in enumerate(("delta_exponent", "delta_tilt")):
             found[name], found[f"{name}_error"] = trend.value[i], trend.error[i]
     return found
@@ -209,12 +233,12 @@ def _norms(units: list[Unit], size: int) -> dict[str, float]:
     """
     found: dict[str, float] = {}
     k = np.arange(size + 1)
-    kept = [unit for unit in units if np.isfinite(unit.means.delta_squared)]
+    kept = [unit for unit in units if unit.means is not None and np.isfinite(unit.means.delta_squared)]
     if not kept:
         return found
     weights = np.array([_probabilities(unit, size) for unit in kept])
     means = [unit.means for unit in kept]
-    measured = np.nan_to_num(np.array([group_norm_squared(one, size) for one in means]))
+    measured = np.array([unit.group_norm_squared(size) for unit in kept])
     signal = sigma(k, size) ** 2 * np.array([[one.delta_squared] for one in means])
     noise = np.array([[one.spread] for one in means]) / size * np.ones(size + 1)
     total = weights.sum(axis=0)
@@ -249,14 +273,15 @@ def _mass(units: list[Unit], size: int, method: str) -> dict[str, float]:
     generator = np.random.default_rng(size)
     prompts = np.array([unit.prompt for unit in units])
     bins = difficulty_bin(np.array([unit.binning / unit.block for unit in units]))
-    expected = np.array([signal_squared(unit.gram, unit.rewards, factor, SPLITS, generator) for unit in units])
-    scale = np.where(sigma(np.arange(size + 1), size) > 0, factor / np.maximum(by_count("grpo", size), 1e-300), 0.0)
-    single = np.array(
+    expected = np.array(
         [
-            np.nansum(_probabilities(unit, size) * scale**2 * np.nan_to_num(group_norm_squared(unit.means, size)))
+            0.0 if unit.gram is None else signal_squared(unit.gram, unit.rewards, factor, SPLITS, generator)
             for unit in units
         ]
     )
+    # GRPO's norms times the ratio of the two methods' factors, which is 1 for GRPO itself.
+    scale = np.divide(factor, by_count("grpo", size), out=np.zeros(size + 1), where=factor > 0)
+    single = np.array([_probabilities(unit, size) @ (scale**2 * unit.group_norm_squared(size)) for unit in units])
     halves = [np.array([getattr(unit, name) for unit in units]) for name in ("first", "second")]
     block = units[0].block
     closed = np.prod([without_replacement(factor, half, block) for half in halves], axis=0)
@@ -304,16 +329,16 @@ def within_prompts_slope(x: np.ndarray, squared: np.ndarray, weights: np.ndarray
     return float((w * dx * dy).sum() / variance) if variance > 0 else np.nan
 
 
-def _trend(delta: np.ndarray, rates: np.ndarray, prompts: np.ndarray, draws: int = 300) -> Measured:
-    """Exponent and tilt of ||Delta|| in difficulty, with bootstrap standard errors over prompts."""
+def _trend(delta: np.ndarray, rates: np.ndarray, steps: np.ndarray, prompts: np.ndarray, draws: int = 300) -> Measured:
+    """Exponent and tilt of ||Delta|| in difficulty, a level for each checkpoint; bootstrap errors over prompts."""
     generator = np.random.default_rng(20_260_630)
     names = np.unique(prompts)
     rows_of = {name: np.flatnonzero(prompts == name) for name in names}
     resampled = []
     for _ in range(draws):
         rows = np.concatenate([rows_of[name] for name in generator.choice(names, len(names))])
-        resampled.append(difficulty_trend(delta[rows], rates[rows]))
-    return Measured(difficulty_trend(delta, rates), finite_spread(np.array(resampled)))
+        resampled.append(difficulty_trend(delta[rows], rates[rows], steps[rows]))
+    return Measured(difficulty_trend(delta, rates, steps), finite_spread(np.array(resampled)))
 
 
 def _ratio(above: np.ndarray, below: np.ndarray, prompts: np.ndarray) -> Measured:

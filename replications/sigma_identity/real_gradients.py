@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from replications.sigma_identity.score_gradients import (
-    Agreement,
     Rollout,
     Vector,
     agreement,
@@ -130,6 +129,3 @@ def expected_factor(settings: dict[str, Any]) -> float:
     """What TRL's update is of the paper's: sqrt((G-1)/G) for `scale_rewards = "group"` (but for the 1e-4), else 1."""
     size = settings["group_size"]
     return math.sqrt((size - 1) / size) if settings["scale_rewards"] == "group" else 1.0
-
-
-__all__ = ["Agreement", "compare", "expected_factor", "predictions", "real_gradients"]

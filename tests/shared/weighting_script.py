@@ -1,6 +1,6 @@
 """Trains two updates on a rollout in every process of `accelerate launch` and leaves what they were made of in a file.
 
-Not a test of its own: `test_weighting_trainer.py` starts it. Usage: script.py DIRECTORY
+Not a test of its own: `test_weighting_runs.py` starts it. Usage: script.py DIRECTORY
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from pathlib import Path
 import torch
 from accelerate import PartialState
 
+from shared.token_weights import token_weighting
 from tests.shared.test_trainer import make_trainer, policy
-from tests.shared.test_weighting_trainer import CONSTANTS, TEMPERATURE, token_weighting
+from tests.shared.test_weighting_trainer import CONSTANTS, TEMPERATURE
 
 METHOD = "lopti*lambda-grpo*sharpness-mean1"
 
