@@ -41,10 +41,11 @@ def open_silent(frame: pd.DataFrame) -> Figure | None:
             predicted = _by_step(own, f"{name}_silent_predicted")
             error = np.sqrt(_by_step(own, f"{name}_silent_error", lambda x: (x**2).sum() / len(x) ** 2))
             steps = measured.index.to_numpy()
-            axis.plot(steps, predicted, "--", color=color, label=f"predicted, {label}")
+            axis.plot(steps, predicted, "x--", color=color, label=f"predicted, {label}")
             estimates = [Estimate(m, m - Z95 * e, m + Z95 * e, 1) for m, e in zip(measured, error, strict=True)]
             points_with_interval(axis, steps, estimates, f"measured, {label}", color, marker)
-        axis.set_title(f"G = {size:g} ({own['seed'].nunique()} runs)", loc="left")
+        runs = own["seed"].nunique()
+        axis.set_title(f"G = {size:g} ({runs} run{'s' if runs > 1 else ''})", loc="left")
         axis.set_xlabel("step")
         axis.set_ylim(-0.02, 1.02)
     axes[0, 0].set_ylabel("share of silent groups")
@@ -54,55 +55,45 @@ def open_silent(frame: pd.DataFrame) -> Figure | None:
 
 def open_mass(frame: pd.DataFrame) -> Figure | None:
     """Gradient mass by difficulty against the closed forms: from rewards, expected updates and single groups."""
-    rewards = _at_size(frame[frame["experiment"] == "open-test"], SHOWN_SIZE)
+    rewards = frame[frame["experiment"] == "open-test"]
     gradients = frame[frame["experiment"] == "open-test-gradients"]
     if rewards.empty and gradients.empty:
         return None
     figure, axes = panels(1, 3, width=3.4, height=2.9, sharey=True)
-    size = SHOWN_SIZE
-    sources = (
-        (
-            rewards,
-            "σ of sampled groups (rewards only)",
-            "run_fresh_mass/{m}/{b}",
-            "run_fresh_mass_predicted/{m}/{b}",
-            None,
-        ),
-        (
-            gradients,
-            "norm of the expected update",
-            f"run_expected_share/{{m}}/{size}/{{b}}",
-            f"run_expected_closed/{{m}}/{size}/{{b}}",
-            None,
-        ),
-        (
-            gradients,
-            "norm of one group's gradient",
-            f"run_single_share/{{m}}/{size}/{{b}}",
-            f"run_single_closed/{{m}}/{size}/{{b}}",
-            f"run_single_noise/{{m}}/{size}/{{b}}",
-        ),
-    )
-    for axis, (rows, title, measured, closed, noise) in zip(axes[0], sources, strict=True):
-        for shift, method in zip((-0.16, 0.16), METHOD_LABELS, strict=True):
-            color, label = METHOD_COLORS[method], METHOD_LABELS[method]
-            for pattern, look, words in ((closed, "_", "closed form"), (noise, ":", "noise alone")):
-                if pattern is None or not len(rows):
-                    continue
-                values = [_over_seeds(rows, pattern.format(m=method, b=b)).value for b in range(5)]
-                marker = {"marker": "_", "markersize": 14, "markeredgewidth": 2} if look == "_" else {"marker": "x"}
-                axis.plot(
-                    np.arange(5) + shift, values, linestyle="none", color=color, label=f"{label}, {words}", **marker
-                )
-            if len(rows):
-                estimates = [_over_seeds(rows, measured.format(m=method, b=b)) for b in range(5)]
-                points_with_interval(axis, np.arange(5) + shift, estimates, f"{label}, measured", color)
-        axis.set_title(title, loc="left")
-        axis.set_xticks(range(5), BIN_LABELS)
-        axis.set_xlabel("solve rate p")
-    axes[0, 0].set_ylabel(f"share of gradient mass (G = {size})")
-    axes[0, 2].legend(fontsize=6.5)
+    shown = SHOWN_SIZE
+    if len(rewards):  # the size nearest to the one that scores are shown for
+        shown = min(rewards["group_size"].unique(), key=lambda size: abs(size - SHOWN_SIZE))
+        rewards = rewards[rewards["group_size"] == shown]
+    _mass_panel(axes[0, 0], rewards, "run_fresh_mass{part}/{method}/{bin}", {"": None, "_predicted": "closed form"})
+    axes[0, 0].set_title(f"σ of sampled groups, G = {shown:g}", loc="left")
+    pattern = f"run_{{part}}/{{method}}/{SHOWN_SIZE}/{{bin}}"
+    _mass_panel(axes[0, 1], gradients, pattern, {"expected_share": None, "expected_closed": "closed form"})
+    axes[0, 1].set_title(f"norm of the expected update, G = {SHOWN_SIZE}", loc="left")
+    parts = {"single_share": None, "single_closed": "signal alone", "single_noise": "noise alone"}
+    _mass_panel(axes[0, 2], gradients, pattern, parts)
+    axes[0, 2].set_title(f"norm of one group's gradient, G = {SHOWN_SIZE}", loc="left")
+    axes[0, 0].set_ylabel("share of gradient mass")
+    for axis in axes[0, [0, 2]]:
+        axis.legend(fontsize=6.5)
     return figure
+
+
+def _mass_panel(axis: Axes, rows: pd.DataFrame, pattern: str, parts: dict[str, str | None]) -> None:
+    """Shares by bin for both methods: measured (the part without words) with an interval, predictions as marks."""
+    marks = {"closed form": ("_", 15), "signal alone": ("_", 15), "noise alone": ("x", 6)}
+    for shift, (method, label) in zip((-0.16, 0.16), METHOD_LABELS.items(), strict=True):
+        x, color = np.arange(len(BIN_LABELS)) + shift, METHOD_COLORS[method]
+        for part, words in parts.items():
+            names = [pattern.format(part=part, method=method, bin=position) for position in range(len(BIN_LABELS))]
+            shares = [_over_seeds(rows, name) for name in names]
+            if words is None:
+                points_with_interval(axis, x, shares, f"{label}, measured", color)
+                continue
+            mark, size = marks[words]
+            style = {"marker": mark, "markersize": size, "markeredgewidth": 1.5, "linestyle": "none"}
+            axis.plot(x, [share.value for share in shares], color=color, label=f"{label}, {words}", **style)
+    axis.set_xticks(range(len(BIN_LABELS)), BIN_LABELS)
+    axis.set_xlabel("solve rate p")
 
 
 def open_delta(frame: pd.DataFrame) -> Figure | None:
@@ -172,10 +163,6 @@ def prompt_table(frame: pd.DataFrame) -> pd.DataFrame:
     return rows.pivot(index=["seed", "step", "prompt"], columns="name", values="value").reset_index()
 
 
-def _at_size(rows: pd.DataFrame, size: int) -> pd.DataFrame:
-    return rows[rows["group_size"] == size] if len(rows) else rows
-
-
 def _by_step(rows: pd.DataFrame, metric: str, reduce: Callable[[np.ndarray], float] = np.mean) -> pd.Series:
     own = rows[(rows["metric"] == metric) & rows["step"].notna()]
     return own.groupby("step")["value"].agg(lambda values: float(reduce(values.to_numpy()))).sort_index()
@@ -187,13 +174,6 @@ def _over_seeds(rows: pd.DataFrame, metric: str) -> Estimate:
     if not len(values):
         return Estimate(np.nan, np.nan, np.nan, 0)
     return Estimate(float(values.mean()), float(values.min()), float(values.max()), len(values))
-
-
-def bin_axis(axis: Axes) -> Axes:
-    """Mark the five difficulty bins on an axis of solve rates."""
-    for low, _ in BIN_RATES[1:]:
-        axis.axvline(low, color="#dddddd", linewidth=0.6)
-    return axis
 
 
 FIGURES: dict[str, Callable[[pd.DataFrame], Figure | None]] = {

@@ -80,7 +80,7 @@ def _factors(axis: Axes, rows: pd.DataFrame) -> None:
     if len(found):
         axis.set_xscale("log", base=2)
         axis.set_xticks(sorted(found[size].unique()), [f"{g:g}" for g in sorted(found[size].unique())])
-        axis.legend(loc="lower right", fontsize=7)
+        axis.legend(loc="upper left", bbox_to_anchor=(0.0, 0.92), fontsize=7)
     axis.set_title("update / the paper's σ(s̄₊ − s̄₋) or σ²(s̄₊ − s̄₋)", loc="left")
     axis.set_xlabel("group size G")
 
@@ -150,6 +150,7 @@ def _partial_credit(axis: Axes, rows: pd.DataFrame, large: pd.DataFrame) -> None
         axis.set_xscale("log")
         axis.set_xticks(levels, [f"{n:g}" for n in levels])
         axis.set_xticks([], minor=True)
+        axis.set_xlim(1.7, 14.0)
     _large_model(axis, large[_equal(large, "reward", "digits")], x=11 if "levels" in rows else 1.0)
     axis.set_title("partial credit", loc="left")
     axis.set_xlabel("levels of reward (2: the theorem)")

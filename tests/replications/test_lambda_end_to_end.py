@@ -31,8 +31,8 @@ class Results:
         self.directory = directory
         self.profile = directory / "lambda_grpo" / "smoke"
 
-    def start(self, *options: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "replications", "run", "lambda-grpo", "--profile", "smoke", *options]
+    def start(self, *options: str, paper: str = "lambda-grpo") -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "replications", "run", paper, "--profile", "smoke", *options]
         environment = {**os.environ, "REPLICATE_RESULTS": str(self.directory)}
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         return subprocess.Popen(command, cwd=ROOT, env=environment, text=True, start_new_session=True, **streams)

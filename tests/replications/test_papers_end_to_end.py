@@ -1,0 +1,86 @@
+"""The real command on the smoke profile of each further paper: what it writes, and the same bytes when run again.
+
+Kills, interruptions and resumption in another place are tested with the first paper (test_lambda_end_to_end).
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from shared.measurements import load_measurements
+from shared.papers import Paper
+from tests.replications.test_lambda_end_to_end import ROOT, Results
+
+REPEATED = {"sigma-identity": ("dynamic-sampling", "open-test", "controlled-run")}
+"""Experiments that are run a second time: training, sampling beside training, and the simulator."""
+
+
+class PaperResults(Results):
+    def __init__(self, directory: Path, slug: str) -> None:
+        super().__init__(directory)
+        self.slug = slug
+        self.paper = Paper.load(ROOT / "replications" / slug.replace("-", "_"))
+        self.profile = directory / self.paper.name / "smoke"
+
+    def start(self, *options: str):  # noqa: ANN201 - as in the parent
+        return super().start(*options, paper=self.slug)
+
+
+@pytest.fixture(scope="module", params=sorted(REPEATED))
+def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PaperResults:
+    """The smoke profile of one paper, run once."""
+    results = PaperResults(tmp_path_factory.mktemp("finished"), request.param)
+    results.run()
+    return results
+
+
+@pytest.mark.slow
+def test_the_command_leaves_everything_it_promises(finished: PaperResults) -> None:
+    drawn = {path.name for path in (finished.profile / "figures").iterdir()}
+    pictures = {name.removesuffix(".png") for name in drawn if name.endswith(".png")}
+    assert pictures and pictures <= set(finished.paper.figures)
+    assert drawn >= {f"{name}.{kind}" for name in pictures for kind in ("png", "pdf")}
+    record = json.loads((finished.profile / "record.json").read_text())
+    assert record["complete"]
+    for name, plan in finished.paper.profile("smoke").plans.items():
+        kept = record["experiments"][name]
+        assert kept["settings"] == json.loads(json.dumps(plan.cells)) and kept["jobs"] == kept["jobs_finished"]
+        assert not set(kept["settings_never_read"]) - {"threads"}, name
+    assert finished.paper.facts.title in (finished.directory / "REPORT.md").read_text()
+    with (finished.profile / "verdicts.csv").open(newline="") as file:
+        verdicts = {row["id"]: row["verdict"] for row in csv.DictReader(file)}
+    assert list(verdicts) == [claim.id for claim in finished.paper.claims]
+
+
+@pytest.mark.slow
+def test_every_experiment_has_finite_measurements(finished: PaperResults) -> None:
+    frame = load_measurements(finished.profile / "measurements.csv")
+    assert set(frame["experiment"]) == set(finished.paper.profile("smoke").plans)
+    assert all(math.isfinite(value) for value in frame["value"])
+
+
+@pytest.mark.slow
+def test_every_metric_that_a_claim_reads_is_measured(finished: PaperResults) -> None:
+    frame = load_measurements(finished.profile / "measurements.csv")
+    measured = set(zip(frame["experiment"], frame["metric"], strict=True))
+    ran = set(frame["experiment"])
+    missing = {
+        (claim.experiment, claim.metric) for claim in finished.paper.claims if claim.experiment in ran
+    } - measured
+    assert not missing
+
+
+@pytest.mark.slow
+def test_fresh_runs_again_and_finds_the_same(finished: PaperResults) -> None:
+    before = finished.measurements
+    for name in REPEATED[finished.slug]:
+        jobs = finished.jobs()
+        finished.run("--fresh", "--only", name)
+        again = {job for job, stamp in finished.jobs().items() if stamp != jobs.get(job)}
+        assert again and all(job.startswith(name) for job in again)
+        assert finished.measurements == before
