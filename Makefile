@@ -39,8 +39,8 @@ model: $(STAMP)  ## fetch and convert the embedded language model (once; kept in
 $(REPLICATE): replicate-%: $(STAMP) model
 	$(RUN) run $* $(FLAGS)
 
-test: $(STAMP) model  ## run every test
-	$(BIN) -m pytest
+test: $(STAMP) model  ## run every test, two files at a time
+	$(BIN) -m pytest -n 2 --dist loadfile
 
 lint: $(STAMP)  ## check style
 	$(BIN) -m ruff check .

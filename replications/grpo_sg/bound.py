@@ -223,15 +223,15 @@ def surrogate(
 def sharpness_bound(settings: dict[str, Any], seeds: range, context: JobContext) -> list[Row]:
     """Trains `replicates` policies per seed on the seed's `train_size` prompts; every term at `checkpoints`.
 
-    Settings: `method` (of `METHODS`), `labels` ("sums" or "shuffled"), `train_size`, `base`, `hidden`, `head_shift`
-    (added to all logits, so that weights made for a language model's raw logits are not all at their lower bound),
-    `steps`, `lr` (Adam), `prompts_per_step`, `group_size`, `checkpoints`, `radii`. Rows by seed and step: see
-    `evaluate`.
+    Settings: `method` (of `METHODS`), `labels` ("sums" or "shuffled"), `train_size`, `base`, `hidden`, `noise` (of the
+    policy), `head_shift` (added to all logits, so that weights made for a language model's raw logits are not all at
+    their lower bound), `steps`, `lr` (Adam), `prompts_per_step`, `group_size`, `checkpoints`, `radii`. Rows by seed
+    and step: see `evaluate`.
     """
     method, replicates = settings["method"], settings["replicates"]
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
-    policies = AdditionPolicies(settings["base"], settings["hidden"], settings["head_shift"])
+    policies = AdditionPolicies(settings["base"], settings["hidden"], settings["noise"], settings["head_shift"])
     population = draw_population(settings["base"], settings["train_size"], settings["labels"], seeds, replicates)
     starts = [policies.initial(replicates, torch.Generator().manual_seed(31 * seed + 3)) for seed in seeds]
     theta = torch.cat(starts).requires_grad_()
@@ -255,11 +255,12 @@ def evaluate(
 ) -> dict[str, np.ndarray]:
     """Every term of the bound for every policy, (P,) each, by name.
 
-    `empirical_loss`, `population_loss`, `gap`, `gradient_norm`, `parameter_norm`; `weighted_norm_raw` and
-    `weighted_norm_mean1` over the plain norm; `needed_radius`, the smallest rho at which L_S + rho ||grad L_S|| reaches
-    L_D; and for each radius rho `sharpness_rho`, `first_order_rho`, whether the bound holds with either
-    (`holds_max_rho`, `holds_first_rho`), by how much its right side exceeds L_D (`slack_max_rho`), `first_to_max_rho`
-    (their ratio, 1 for a vanishing radius), and `complexity_rho` of the known bound.
+    `empirical_loss`, `population_loss`, `unseen_solve_rate` (prompts outside the training), `gap`, `gradient_norm`,
+    `parameter_norm`; `weighted_norm_raw` and `weighted_norm_mean1` over the plain norm; `needed_radius`, the smallest
+    rho at which L_S + rho ||grad L_S|| reaches L_D; and for each radius rho `sharpness_rho`, `first_order_rho`,
+    whether the bound holds with either (`holds_max_rho`, `holds_first_rho`), by how much its right side exceeds L_D
+    (`slack_max_rho`), `first_to_max_rho` (their ratio, 1 for a vanishing radius), and `complexity_rho` of the known
+    bound.
     """
 
     def empirical(t: Tensor) -> Tensor:
@@ -270,11 +271,13 @@ def evaluate(
     norm = gradients(loss, leaf).norm(dim=1)
     with torch.no_grad():
         whole = population.whole(policies, theta)
+        unseen = policies.losses(theta, population.answers, ~population.trained)
     plain, raw, mean1 = weighted_gradient_norms(policies, theta, population)
     gap = whole - loss.detach()
     found = {
         "empirical_loss": loss.detach(),
         "population_loss": whole,
+        "unseen_solve_rate": 1 - unseen,
         "gap": gap,
         "gradient_norm": norm,
         "parameter_norm": theta.detach().norm(dim=1),
@@ -313,7 +316,7 @@ def rank_correlations(values: dict[str, np.ndarray]) -> dict[str, float]:
         with_loss = _correlation(x, loss), _correlation(gap, loss)
         rest = math.sqrt(max(0.0, (1 - with_loss[0] ** 2) * (1 - with_loss[1] ** 2)))
         found[f"rank_{name}"] = plain
-        found[f"rank_{name}_given_loss"] = (plain - with_loss[0] * with_loss[1]) / rest if rest > 1e-9 else math.nan
+        found[f"rank_{name}_given_loss"] = (plain - with_loss[0] * with_loss[1]) / rest if rest > 1e-6 else math.nan
     return found
 
 

@@ -18,7 +18,7 @@ _LEVELS = {
     "hidden_middle": "middle layer",
     "parameters": "parameters",
 }
-_METHODS = {"grpo": "GRPO", "sharpness": "SG", "sharpness-mean1": "SG, mean weight 1"}
+_METHODS = {"grpo": "GRPO", "sharpness": "SG", "sharpness-mean1": "SG, mean 1"}
 _QUARTILES = np.arange(1, 5)
 
 
@@ -28,8 +28,8 @@ _QUARTILES = np.arange(1, 5)
 def token_gradients(frame: pd.DataFrame) -> Figure | None:
     """Gradient norms of single tokens and what the weights do to them; intervals by resampling completions.
 
-    The exact norm by the logits between its bounds; mean norms by quartile of probability, over the mean of the quartiles;
-    weights against probability; change of each quartile's share in the sum of norms.
+    The exact norm by the logits between its bounds; mean norms by quartile of probability, over
+    their mean; weights against probability; change of each quartile's share in the sum of norms.
     """
     rows = frame[frame["experiment"] == "token-gradients"]
     if rows.empty:
@@ -122,7 +122,7 @@ def _effects(axes: Axes, rows: pd.DataFrame) -> Axes:
     entries = [(label, values) for label, values in entries if len(values)]
     points_with_interval(axes, range(len(entries)), [_drawable(mean_interval(values)) for _, values in entries])
     axes.axhline(1.0, color="black", linestyle="--", linewidth=0.9, label="as far as plain GRPO")
-    axes.set_xticks(range(len(entries)), [label for label, _ in entries], rotation=60)
+    axes.set_xticks(range(len(entries)), [label for label, _ in entries], rotation=90)
     axes.set_ylim(bottom=0)
     axes.set_title("how far the weighted gradient turns", loc="left")
     axes.legend()
@@ -141,14 +141,15 @@ def _suffixed(rows: pd.DataFrame, prefix: str) -> dict[float, np.ndarray]:
 def sharpness_bound(frame: pd.DataFrame) -> Figure | None:
     """Terms of the bound at the end of training, rank correlations of gradient norm and gap, and what weights change.
 
-    Left: rise of the empirical loss within a radius (line, 95 % band over seeds) and its first-order value (dotted), with
-    the gap that they would have to exceed (dashed), plain GRPO. Middle and right: means over seeds with 95 % intervals.
+    Left: rise of the empirical loss within a radius (line, 95 % band over seeds), its first-order value (dotted) and
+    the gap that they would have to exceed (dashed), for plain GRPO. Middle, right: means over seeds with 95 %
+    intervals.
     """
     rows = frame[frame["experiment"] == "sharpness-bound"]
     if rows.empty:
         return None
     rows = rows[rows["step"] == rows["step"].max()]
-    figure, axes = panels(1, 3, width=3.6, height=2.9)
+    figure, axes = panels(1, 3, width=3.8, height=2.8)
     plain = rows[rows["method"] == "grpo"]
     size = plain["train_size"].max()
     for color, (labels, own) in zip(COLORS, plain[plain["train_size"] == size].groupby("labels"), strict=False):
@@ -190,9 +191,8 @@ def _over_cells(axes: Axes, rows: pd.DataFrame, metrics: Sequence[str], labels: 
         ]
         x = np.arange(len(cells)) + 0.2 * (place - 0.5)
         points_with_interval(axes, x, estimates, label=label, color=COLORS[place])
-    axes.set_xticks(
-        range(len(cells)), [f"{_METHODS.get(method, method)}, n = {n:g}" for n, method in cells], rotation=60
-    )
+    axes.set_xticks(range(len(cells)), [f"{_METHODS.get(method, method)}\nn = {n:g}" for n, method in cells])
+    axes.tick_params(axis="x", labelsize=6)
     axes.legend()
     return axes
 
@@ -210,10 +210,11 @@ def _differences(axes: Axes, rows: pd.DataFrame) -> Axes:
                 offset = 0.15 if metric == "gradient_norm" else -0.15
                 estimate = _drawable(mean_interval(relative.to_numpy()))
                 points_with_interval(axes, [place + offset], [estimate], label=name, color=color)
-            labels.append(f"{_METHODS[method]}, n = {n:g}")
+            labels.append(f"{_METHODS[method]}\nn = {n:g}")
             place += 1
     axes.axhline(0.0, color="black", linewidth=0.8)
-    axes.set_xticks(range(place), labels, rotation=60)
+    axes.set_xticks(range(place), labels)
+    axes.tick_params(axis="x", labelsize=6)
     axes.set_title("trained with weights against GRPO, in %", loc="left")
     if place:
         axes.legend()

@@ -243,6 +243,7 @@ def gradient_rows(gradient: GroupGradient, shifts: Sequence[float], scales: Sequ
             norm = math.sqrt(inner(other, other))
             values[f"cosine_{name}"] = inner(guided, other) / (guided_norm * norm)
             values[f"cosine_plain_{name}"] = inner(plain, other) / (plain_norm * norm)
+            del other  # before the next one is made: each is as large as the model
         values[f"effect_{name}"] = effect(values[f"cosine_{name}"], to_plain)
     return {name: value for name, value in values.items() if math.isfinite(value)}
 
@@ -268,7 +269,8 @@ def identifiability(settings: dict[str, Any], seed: int, context: JobContext) ->
     values = weight_rows(raw, logp, settings["shifts"], settings["scales"]) | inert_signals(raw, logp)
     place = next(i for i, group in enumerate(groups) if group.mixed)
     chosen = groups[place]
-    values |= _head_shift(model, chosen, *tokens[place], max(settings["shifts"], key=abs))
+    # The largest shift upwards: subtracting may lose no digit in float32, and the check would see no rounding.
+    values |= _head_shift(model, chosen, *tokens[place], max(settings["shifts"]))
     context.progress(0.5)
     values |= gradient_rows(GroupGradient(model, chosen), settings["gradient_shifts"], settings["gradient_scales"])
     values["groups"] = float(len(groups))

@@ -1,7 +1,7 @@
 """Many tiny softmax policies at once that add two numbers, with exact losses and exact expected updates.
 
 A prompt is a pair of operands below `base`; a completion is two tokens, the tens and the ones digit of an answer, out
-of ten each. The policy is a two-layer network: logits = W tanh(A[a] + B[b] + C[previous token]) + bias. There are so
+of ten each. The policy is a two-layer network: logits = W tanh(A[a] + A[b] + C[previous token]) + bias. There are so
 few prompts and completions that the solve rate of every prompt, the loss over all prompts and the expected update are
 sums and not estimates. What the network does not see in training it has to generalize to.
 
@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import embedding
 
 TOKENS = 10
+SLOPE = 3.0  # of the operands' embeddings, in the units of the activation's bend
 START = TOKENS  # stands for the previous token where there is none
 
 
@@ -31,13 +32,13 @@ class AdditionPolicies:
 
     base: int
     hidden: int
+    noise: float
     shift: float = 0.0
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
-        """Of A, B, C, W and the bias."""
+        """Of A, C, W and the bias."""
         return (
-            (self.base, self.hidden),
             (self.base, self.hidden),
             (TOKENS + 1, self.hidden),
             (self.hidden, TOKENS),
@@ -55,18 +56,30 @@ class AdditionPolicies:
         return torch.cartesian_prod(operands, operands)
 
     def initial(self, policies: int, generator: torch.Generator) -> Tensor:
-        """Random parameters (policies, D), float64: normal, of variance 1 / H in W, 1 in the others, 0 in the bias."""
-        scales = (1.0, 1.0, 1.0, self.hidden**-0.5, 0.0)
-        parts = [
-            scale * torch.randn(policies, rows * columns, generator=generator, dtype=torch.float64)
-            for scale, (rows, columns) in zip(scales, self.shapes, strict=True)
-        ]
-        return torch.cat(parts, dim=1)
+        """Random parameters (policies, D), float64.
+
+        C is normal of deviation 2, W of variance 1 / H, the bias 0. A[a] is a random direction times the size of a,
+        from -1 to 1 in steps that tell neighboring sums apart, plus noise of deviation `noise` for each operand: the
+        more noise, the less a prompt tells of others with the same sum.
+        """
+
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(policies, *shape, generator=generator, dtype=torch.float64)
+
+        sizes = torch.linspace(-1, 1, self.base, dtype=torch.float64).unsqueeze(1)
+        operands = SLOPE * sizes * normal(1, self.hidden) + self.noise * normal(self.base, self.hidden)
+        parts = (
+            operands,
+            2 * normal(TOKENS + 1, self.hidden),
+            normal(self.hidden, TOKENS) * self.hidden**-0.5,
+            torch.zeros(policies, TOKENS, dtype=torch.float64),
+        )
+        return torch.cat([part.flatten(start_dim=1) for part in parts], dim=1)
 
     def logits(self, theta: Tensor, first: Tensor, second: Tensor, previous: Tensor) -> Tensor:
         """Raw logits (P, N, 10) after `previous` tokens for operands `first`, `second`; indices (N,) or (P, N)."""
-        a, b, c, w, bias = self._split(theta)
-        state = torch.tanh(_rows(a, first) + _rows(b, second) + _rows(c, previous))
+        a, c, w, bias = self._split(theta)
+        state = torch.tanh(_rows(a, first) + _rows(a, second) + _rows(c, previous))
         return state @ w + bias + self.shift
 
     def _split(self, theta: Tensor) -> list[Tensor]:

@@ -174,10 +174,11 @@ def spearman(x: np.ndarray, y: np.ndarray) -> float:
 def summary(tokens: Columns) -> dict[str, float]:
     """Statistics of one set of tokens; `tokens` holds `complement`, `raw_logit`, `weight` and a norm per level.
 
-    For each level: mean norm by quartile (`<level>_norm_q1` ...), their ratio first to last (`<level>_ratio`),
-    `<level>_spearman` with 1 - pi, each quartile's share in the sum of norms (`<level>_share_q1`) and what the weights
-    add to it (`<level>_share_gain_q1`), and the sum of weighted norms over that of the norms, raw (`<level>_sum_raw`)
-    and with weights of mean 1 (`<level>_sum_mean1`). What has no value (a correlation with a constant) is left out.
+    For each level: mean norm by quartile (`<level>_norm_q1` ...), the logarithm of the first over
+    the last (`<level>_log_ratio`), `<level>_spearman` with 1 - pi, each quartile's share in the sum of norms
+    (`<level>_share_q1`) and what the weights add to it (`<level>_share_gain_q1`), and the sum of weighted norms over
+    that of the norms, raw (`<level>_sum_raw`) and with weights of mean 1 (`<level>_sum_mean1`). What has no value (a
+    correlation with a constant) is left out.
     """
     doubt, w = tokens["complement"], tokens["weight"]
     quartile = quartiles(-doubt)
@@ -199,7 +200,7 @@ def summary(tokens: Columns) -> dict[str, float]:
             values[f"{level}_norm_q{q}"] = float(norms[own].mean())
             values[f"{level}_share_q{q}"] = float(share)
             values[f"{level}_share_gain_q{q}"] = float(weighted[own].sum() / weighted.sum() - share)
-        values[f"{level}_ratio"] = values[f"{level}_norm_q1"] / values[f"{level}_norm_q4"]
+        values[f"{level}_log_ratio"] = float(np.log(values[f"{level}_norm_q1"] / values[f"{level}_norm_q4"]))
         values[f"{level}_spearman"] = spearman(doubt, norms)
         values[f"{level}_sum_raw"] = float(weighted.sum() / norms.sum())
         values[f"{level}_sum_mean1"] = values[f"{level}_sum_raw"] / float(w.mean())
