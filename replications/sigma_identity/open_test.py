@@ -42,6 +42,7 @@ from shared import models
 from shared.closed_forms import silent_rate
 from shared.group_log import read_group_log
 from shared.jobs import JobContext, Row
+from shared.rewards import completion_text
 from shared.sampling import Sample, sample_completions
 from shared.tasks.addition import addition_problems, addition_reward
 from shared.training import DEFAULTS, run_training
@@ -139,6 +140,7 @@ def open_problems(settings: dict[str, Any], seed: int) -> tuple[Dataset, Any]:
 
     `settings["prompts"]` problems: sums with operands up to each of `settings["highs"]` in equal parts, so that solve
     rates spread over all difficulties; or, where `settings["dataset"]` is given, mathematics problems from there.
+    `settings["reward"] = "even-length"` pays for something that a random model does too (miniature runs only).
     """
     count = settings["prompts"]
     if "dataset" in settings:
@@ -156,7 +158,13 @@ def open_problems(settings: dict[str, Any], seed: int) -> tuple[Dataset, Any]:
         for row in addition_problems(drawn, seed, high=high, system_message=settings["system_message"]):
             if len(rows) < wanted:
                 rows.setdefault((row["a"], row["b"]), row)
-    return Dataset.from_list(list(rows.values())), addition_reward
+    reward = even_length_reward if settings.get("reward", "addition") == "even-length" else addition_reward
+    return Dataset.from_list(list(rows.values())), reward
+
+
+def even_length_reward(completions: list[Any], **_: Any) -> list[float]:
+    """TRL reward: 1.0 where the text has an even number of characters. A random model earns no other reward."""
+    return [float(len(completion_text(completion)) % 2 == 0) for completion in completions]
 
 
 def solve(
