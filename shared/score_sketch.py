@@ -61,7 +61,7 @@ class ScoreSketch:
         temperature: float = 1.0,
         batch_size: int = 8,
     ) -> tuple[Tensor, Tensor]:
-        """Sketches (B, size) float32 of the scores of B completions of one prompt, and their log-probabilities (B,).
+        """Sketches (B, size) float32 of the scores of B completions of one prompt, and log-probabilities (B,) on the CPU.
 
         `temperature` divides the logits, as in sampling and in training. `batch_size` completions go through the model
         together; completions of like length share a batch. The model's parameters, their gradients and its mode are as
@@ -69,7 +69,7 @@ class ScoreSketch:
         2 r (d_in + d_out + r) operations per token and layer. Raises ValueError for an empty completion.
         """
         _refuse_empty(completions)
-        sketches = torch.empty(len(completions), self.size)
+        sketches = torch.empty(len(completions), self.size, device=model.device)
         logps = torch.empty(len(completions))
         order = sorted(range(len(completions)), key=lambda i: len(completions[i]))
         for start in range(0, len(order), batch_size):
@@ -83,7 +83,7 @@ class ScoreSketch:
 
             chosen = [completions[i] for i in rows]
             logps[rows] = _backward(model, prompt_ids, chosen, temperature, self.precision, keep)
-            sketches[rows] = torch.cat([parts[position] for position in sorted(parts)], dim=1).cpu()
+            sketches[rows] = torch.cat([parts[position] for position in sorted(parts)], dim=1)
         return sketches, logps
 
     def _kept(self, size: int) -> int:

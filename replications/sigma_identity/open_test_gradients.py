@@ -154,7 +154,7 @@ def _gram(
     distinct, index = np.unique(draws, return_inverse=True)
     chosen = [sample.completions[i] for i in distinct]
     sketches, _ = sketch(policy, sample.prompt_ids, chosen, temperature, batch_size)
-    gram = (sketches @ sketches.T).double().numpy()
+    gram = (sketches @ sketches.T).double().cpu().numpy()
     return gram[np.ix_(index, index)]
 
 
@@ -163,7 +163,7 @@ def sketch_error(sketch: ScoreSketch, policy: Any, sample: Sample, temperature: 
     chosen = sample.completions[:CHECKED]
     sketches, _ = sketch(policy, sample.prompt_ids, chosen, temperature)
     exact = exact_gram(policy, sample.prompt_ids, chosen, temperature, sketch.precision)
-    return float(((sketches @ sketches.T).double() - exact).norm() / exact.norm())
+    return float(((sketches @ sketches.T).double().cpu() - exact).norm() / exact.norm())
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------

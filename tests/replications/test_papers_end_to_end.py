@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,9 @@ from tests.replications.test_lambda_end_to_end import ROOT, Results
 REPEATED = {"sigma-identity": ("dynamic-sampling", "open-test", "controlled-run")}
 """Experiments that are run a second time: training, sampling beside training, and the simulator."""
 
+FITTED = {"open-test-gradients"}
+"""Experiments whose metrics are fits over more prompts than a miniature has; their own tests look at these."""
+
 
 class PaperResults(Results):
     def __init__(self, directory: Path, slug: str) -> None:
@@ -27,7 +31,7 @@ class PaperResults(Results):
         self.paper = Paper.load(ROOT / "replications" / slug.replace("-", "_"))
         self.profile = directory / self.paper.name / "smoke"
 
-    def start(self, *options: str):  # noqa: ANN201 - as in the parent
+    def start(self, *options: str) -> subprocess.Popen[str]:
         return super().start(*options, paper=self.slug)
 
 
@@ -68,7 +72,7 @@ def test_every_experiment_has_finite_measurements(finished: PaperResults) -> Non
 def test_every_metric_that_a_claim_reads_is_measured(finished: PaperResults) -> None:
     frame = load_measurements(finished.profile / "measurements.csv")
     measured = set(zip(frame["experiment"], frame["metric"], strict=True))
-    ran = set(frame["experiment"])
+    ran = set(frame["experiment"]) - FITTED
     missing = {
         (claim.experiment, claim.metric) for claim in finished.paper.claims if claim.experiment in ran
     } - measured
