@@ -61,7 +61,7 @@ class ScoreSketch:
         temperature: float = 1.0,
         batch_size: int = 8,
     ) -> tuple[Tensor, Tensor]:
-        """Sketches (B, size) float32 of the scores of B completions of one prompt, and log-probabilities (B,) on the CPU.
+        """Sketches (B, size) float32 of the scores of B completions of one prompt; log-probabilities (B,) on the CPU.
 
         `temperature` divides the logits, as in sampling and in training. `batch_size` completions go through the model
         together; completions of like length share a batch. The model's parameters, their gradients and its mode are as
