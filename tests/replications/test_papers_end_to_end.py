@@ -17,7 +17,10 @@ from shared.measurements import load_measurements
 from shared.papers import Paper
 from tests.replications.test_lambda_end_to_end import ROOT, Results
 
-REPEATED = {"sigma-identity": ("dynamic-sampling", "open-test", "controlled-run")}
+REPEATED = {
+    "grpo-sg": ("training-small-lr",),
+    "sigma-identity": ("dynamic-sampling", "open-test", "controlled-run"),
+}
 """Experiments that are run a second time: training, sampling beside training, and the simulator."""
 
 FITTED = {"open-test-gradients"}

@@ -1,0 +1,69 @@
+"""Every experiment of this replication by name. A function takes settings and a seed and returns measured rows.
+
+Modules that need torch are imported when they run, so that listing and reading claims stays fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from shared.jobs import Experiment, JobContext, Row
+from shared.training_settings import DEFAULTS
+
+
+def _later(module: str, name: str) -> Any:
+    """The experiment `name` of a module of this package, imported at its first call."""
+
+    def experiment(settings: dict[str, Any], seeds: Any, context: JobContext) -> list[Row]:
+        function = getattr(importlib.import_module(f"replications.grpo_sg.{module}"), name)
+        return function(settings, seeds, context)
+
+    return experiment
+
+
+_SMALL = _later("training_small", "training_small")
+
+EXPERIMENTS: dict[str, Experiment] = {
+    "token-gradients": Experiment(
+        _later("token_gradients", "token_gradients"),
+        "gradient norms of single tokens against their probability, exact and as measured",
+        seeds_at_once=True,
+    ),
+    "sharpness-bound": Experiment(
+        _later("bound", "sharpness_bound"), "the terms of Theorem 3.3 on small policies", seeds_at_once=True
+    ),
+    "identifiability": Experiment(
+        _later("identifiability", "identifiability"), "weights and gradients when the head's logits are shifted"
+    ),
+    "training-small": Experiment(
+        _SMALL, "every method from the same start, on a small transformer that can half add", defaults=DEFAULTS
+    ),
+    "training-small-lr": Experiment(_SMALL, "the same at other learning rates", defaults=DEFAULTS),
+    "training-small-best": Experiment(
+        _later("training_small", "training_small_best"),
+        "the same, each method at its own best learning rate",
+        seeds_at_once=True,
+        defaults=DEFAULTS,
+    ),
+    "training-small-sgd": Experiment(_SMALL, "the same under SGD without clipping", defaults=DEFAULTS),
+    "identifiability-training": Experiment(
+        _later("training_small", "identifiability_training"), "training with shifted logits", defaults=DEFAULTS
+    ),
+    "sensitivity": Experiment(
+        _later("training_small", "sensitivity"), "the constants of the weight, one at a time", defaults=DEFAULTS
+    ),
+    "placement": Experiment(_SMALL, "inside or outside the clip, KL weighted or not", defaults=DEFAULTS),
+    "training": Experiment(
+        _later("training", "training"),
+        "every method from the same start, language model on addition",
+        defaults=DEFAULTS,
+    ),
+    "training-kk": Experiment(
+        _later("training_kk", "training_kk"), "Knights & Knaves after a supervised start", defaults=DEFAULTS
+    ),
+    "training-maths": Experiment(
+        _later("training_maths", "training_maths"), "the paper's models on mathematics", defaults=DEFAULTS
+    ),
+    "agentic-qa": Experiment(_later("training_maths", "agentic_qa"), "not implemented: says what is missing"),
+}

@@ -1,0 +1,113 @@
+"""Experiment `training`: the methods compared on a pre-trained language model that learns to add.
+
+From the same start, on the same prompts in the same order, at equal samples. A step of this model takes seconds, so
+few seeds and steps fit on two cores; what they leave undecided, `training-small` decides for a small transformer only.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from datasets import Dataset
+
+from replications.grpo_sg.training_metrics import row, run_rows
+from shared import models
+from shared.evaluation import greedy_accuracy
+from shared.jobs import JobContext, Row
+from shared.tasks import load_task
+from shared.training import DEFAULTS, passes, run_training
+
+
+def training(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
+    """One method from the start of the model: addition with operands `low` to `high`.
+
+    Settings beyond the trainer's: `rollouts`, `eval_every` (rollouts; 0 looks at the end only), `eval_batch_size`,
+    sizes and bounds of the task, `longer_low` and `longer_high` (operands of the longer validation problems) and
+    `longer_size`. Rows: those of `comparison_rows`, for the sets "held_out" and "longer".
+    """
+    sizes = {"system_message": settings["system_message"], "seed": seed}
+    task = load_task(
+        "addition",
+        low=settings["low"],
+        high=settings["high"],
+        train_size=settings["train_size"],
+        validation_size=settings["validation_size"],
+        **sizes,
+    )
+    longer = load_task(
+        "addition",
+        low=settings["longer_low"],
+        high=settings["longer_high"],
+        train_size=1,
+        validation_size=settings["longer_size"],
+        **sizes,
+    )
+    model, tokenizer = models.load(settings["model"])
+    sets = {"held_out": task.validation, "longer": longer.validation}
+    return comparison_rows(settings, seed, context, model, tokenizer, task.train, sets, task.rewards)
+
+
+def comparison_rows(
+    settings: Mapping[str, Any],
+    seed: int,
+    context: JobContext,
+    model: Any,
+    tokenizer: Any,
+    train: Dataset,
+    sets: Mapping[str, Dataset],
+    rewards: list[Callable[..., list[float]]],
+    **evaluation: Any,
+) -> list[Row]:
+    """Train `model` by `settings["method"]` on `settings["rollouts"]` rollouts; everything measured.
+
+    By step (rollouts): `<set>_accuracy`, greedy, of every set. Without step: `final_<set>_accuracy`, of the first set
+    also `final_accuracy` and `mean_accuracy` over all looks, and everything of `training_metrics.run_rows`.
+    `evaluation`: further arguments of `greedy_accuracy`.
+    """
+
+    def look(policy: Any, _: int = 0) -> dict[str, float]:
+        return {
+            name: greedy_accuracy(
+                policy,
+                tokenizer,
+                problems,
+                rewards,
+                max_new_tokens=settings["max_new_tokens"],
+                batch_size=settings["eval_batch_size"],
+                precision=settings["precision"],
+                **evaluation,
+            ).estimate.value
+            for name, problems in sets.items()
+        }
+
+    chosen = trainer_settings(settings)
+    repeats = passes(chosen)
+    run = run_training(
+        {**chosen, "steps": settings["rollouts"] * repeats},
+        seed,
+        train,
+        rewards,
+        directory=context.directory,
+        model=model,
+        tokenizer=tokenizer,
+        observe=look,
+        observe_every=settings["eval_every"] * repeats,
+        progress=context.progress,
+    )
+    looks = {step // repeats: seen for step, seen in run.observations}
+    if not looks:
+        looks = {settings["rollouts"]: look(run.model)}
+    first, last = next(iter(sets)), looks[max(looks)]
+    rows = [row(f"{name}_accuracy", value, step) for step, seen in looks.items() for name, value in seen.items()]
+    rows += [row(f"final_{name}_accuracy", value) for name, value in last.items()]
+    rows.append(row("final_accuracy", last[first]))
+    rows.append(row("mean_accuracy", statistics.fmean(seen[first] for seen in looks.values())))
+    planned = settings["rollouts"] * settings["prompts_per_step"] * settings["group_size"]
+    return rows + run_rows(run.history, planned, max(1, settings["eval_every"]))
+
+
+def trainer_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Those settings that belong to the trainer; one by one, so that no misspelt one counts as read."""
+    return {key: settings[key] for key in DEFAULTS if key in settings and key not in ("model", "steps")}

@@ -1,0 +1,255 @@
+"""Figures of the training comparisons: curves, gains over GRPO, learning rates, constants, shifts of the logits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from shared.plots import COLORS, line_with_interval, panels, points_with_interval
+from shared.statistics import Estimate, mean_interval, probability_of_improvement
+
+BASELINE = "grpo"
+_CURVES = (
+    "grpo", "sharpness", "sharpness-mean1", "sharpness-reverse", "advantage-reweighting", "lopti", "80/20",
+)  # fmt: skip
+_INERT_TAU = 9.0
+_LOWER_IS_BETTER = ("grad_norm_median", "grad_norm_tail", "grad_norm_spikes")
+_WORDS = {
+    "final_accuracy": "held-out accuracy",
+    "final_longer_accuracy": "longer operands",
+    "final_solve_rate": "held-out solve rate",
+    "reward_mean": "training reward",
+    "grad_norm_median": "median gradient norm\n(smaller)",
+    "grad_norm_tail": "tail of gradient norm\n(smaller)",
+}
+
+
+def method_label(method: str, tau: float | None, equal: str | None, small: bool = True) -> str:
+    """How a figure names a cell; of the small transformer, the paper's tau is marked, and so are equal steps."""
+    label = method
+    if small and method == "sharpness" and tau == _INERT_TAU:
+        label += " (paper's τ)"
+    if equal == "steps":
+        label += " (equal steps)"
+    return label
+
+
+def _labelled(frame: pd.DataFrame, experiment: str) -> pd.DataFrame:
+    """Rows of one experiment with a column `label`; empty where it was not run."""
+    rows = frame[frame["experiment"] == experiment].copy()
+    if rows.empty:
+        return rows
+    columns = [rows[name] if name in rows else pd.Series(None, rows.index, dtype=object) for name in ("tau", "equal")]
+    rows["label"] = [
+        method_label(method, None if pd.isna(tau) else float(tau), equal, experiment != "training")
+        for method, tau, equal in zip(rows["method"], *columns, strict=True)
+    ]
+    return rows
+
+
+def _by_seed(rows: pd.DataFrame, metric: str) -> pd.Series:
+    """One value of `metric` per seed, of rows without step."""
+    chosen = rows[(rows["metric"] == metric) & rows["step"].isna() & rows["seed"].notna()]
+    return chosen.set_index("seed")["value"].astype(float)
+
+
+def _curve(rows: pd.DataFrame, metric: str) -> tuple[np.ndarray, Estimate] | None:
+    chosen = rows[(rows["metric"] == metric) & rows["step"].notna()]
+    table = chosen.pivot_table(index="seed", columns="step", values="value").dropna()
+    if table.empty:
+        return None
+    return table.columns.to_numpy(dtype=float), mean_interval(table.to_numpy().T)
+
+
+def _curves(rows: pd.DataFrame, metrics: dict[str, str], labels: list[str]) -> Figure:
+    figure, axes = panels(1, len(metrics), 3.1, 2.9)
+    for position, (metric, title) in enumerate(metrics.items()):
+        for color, label in zip(COLORS, labels, strict=False):
+            curve = _curve(rows[rows["label"] == label], metric)
+            if curve is not None:
+                line_with_interval(axes[0, position], curve[0], curve[1], label, color)
+        axes[0, position].set(xlabel="rollouts", title=title)
+    handles, names = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=4)
+    return figure
+
+
+def training_curves(frame: pd.DataFrame) -> Figure | None:
+    """Small transformer: held-out accuracy, gradient norm and entropy against rollouts, mean over seeds, 95 % bands."""
+    rows = _labelled(frame, "training-small")
+    if rows.empty:
+        return None
+    metrics = {
+        "held_out_accuracy": "held-out accuracy (greedy)",
+        "grad_norm": "gradient norm before clipping",
+        "entropy": "token entropy (nats)",
+    }
+    return _curves(rows, metrics, [label for label in _CURVES if label in set(rows["label"])])
+
+
+def training_embedded(frame: pd.DataFrame) -> Figure | None:
+    """Embedded language model: reward, gradient norm and entropy against rollouts."""
+    rows = _labelled(frame, "training")
+    if rows.empty:
+        return None
+    metrics = {"reward": "training reward", "grad_norm": "gradient norm before clipping", "entropy": "entropy (nats)"}
+    return _curves(rows, metrics, [label for label in _CURVES if label in set(rows["label"])])
+
+
+def training_improvement(frame: pd.DataFrame) -> Figure | None:
+    """Probability that a method beats GRPO from the same start with the same seed, by what is compared."""
+    sources = [(name, rows) for name in ("training-small", "training") if len(rows := _labelled(frame, name))]
+    sources = [(name, rows) for name, rows in sources if BASELINE in set(rows["label"])]
+    if not sources:
+        return None
+    metrics = ("final_accuracy", "final_longer_accuracy", "reward_mean", "grad_norm_median", "grad_norm_tail")
+    heights = [rows["label"].nunique() for _, rows in sources]
+    figure, axes = panels(
+        len(sources), len(metrics), 1.9, 0.32 * max(heights) + 0.8, sharey="row", gridspec_kw={"height_ratios": heights}
+    )
+    for i, (name, rows) in enumerate(sources):
+        labels = [label for label in dict.fromkeys(rows["label"]) if label != BASELINE]
+        for j, metric in enumerate(metrics):
+            _improvements(axes[i, j], rows, metric, labels)
+            axes[i, j].set_title(_WORDS[metric] if i == 0 else "")
+        axes[i, 0].set_yticks(range(len(labels)), labels)
+        axes[i, 0].invert_yaxis()
+        axes[i, 0].set_ylabel("small transformer" if name == "training-small" else "embedded model")
+    figure.supxlabel("probability of beating GRPO (95 % interval)", fontsize=9)
+    return figure
+
+
+def _improvements(axes: Axes, rows: pd.DataFrame, metric: str, labels: list[str]) -> None:
+    base = _by_seed(rows[rows["label"] == BASELINE], metric)
+    sign = -1 if metric in _LOWER_IS_BETTER else 1
+    axes.axvline(0.5, color="black", linewidth=0.8)
+    for position, label in enumerate(labels):
+        own = _by_seed(rows[rows["label"] == label], metric)
+        seeds = own.index.intersection(base.index)
+        if len(seeds):
+            found = probability_of_improvement(sign * own[seeds].to_numpy(), sign * base[seeds].to_numpy())
+            axes.errorbar(
+                found.value,
+                position,
+                xerr=[[found.value - found.low], [found.high - found.value]],
+                fmt="o",
+                markersize=4,
+                capsize=2,
+                color=COLORS[position % len(COLORS)],
+            )
+    axes.set_xlim(-0.05, 1.05)
+
+
+def training_learning_rates(frame: pd.DataFrame) -> Figure | None:
+    """Small transformer: final held-out accuracy against the learning rate; squares, a method at its own best one."""
+    parts = [_labelled(frame, name) for name in ("training-small", "training-small-lr")]
+    rows = pd.concat([part for part in parts if not part.empty]) if any(len(part) for part in parts) else None
+    if rows is None or rows["lr"].nunique() < 2:
+        return None
+    best = _labelled(frame, "training-small-best")
+    counts = rows.groupby("label")["lr"].nunique()
+    labels = [label for label in _CURVES if counts.get(label, 0) > 1]
+    figure, axes = panels(1, 1, 5.2, 3.2)
+    spread = 1.03
+    for i, label in enumerate(labels):
+        own = rows[rows["label"] == label]
+        lrs = sorted(own["lr"].unique())
+        values = [mean_interval(_by_seed(own[own["lr"] == lr], "final_accuracy").to_numpy()) for lr in lrs]
+        shift = spread ** (i - len(labels) / 2)
+        points_with_interval(axes[0, 0], [lr * shift for lr in lrs], values, label, COLORS[i])
+        axes[0, 0].plot([lr * shift for lr in lrs], [value.value for value in values], color=COLORS[i], linewidth=0.8)
+        chosen = best[best["label"] == label] if len(best) else best
+        if len(chosen):
+            lr = float(chosen.loc[chosen["metric"] == "best_lr", "value"].iloc[0])
+            value = mean_interval(_by_seed(chosen, "final_accuracy").to_numpy())
+            points_with_interval(axes[0, 0], [lr * shift * spread], [value], "", COLORS[i], marker="s")
+    axes[0, 0].set(xscale="log", xlabel="learning rate", ylabel="final held-out accuracy")
+    axes[0, 0].set_xticks(sorted(rows["lr"].unique()), [f"{lr:g}" for lr in sorted(rows["lr"].unique())])
+    axes[0, 0].minorticks_off()
+    figure.legend(loc="outside right upper")
+    return figure
+
+
+def training_sensitivity(frame: pd.DataFrame) -> Figure | None:
+    """One constant of the weights moved at a time, and the places a weight can stand in: held-out accuracy."""
+    moved, placed = (frame[frame["experiment"] == name] for name in ("sensitivity", "placement"))
+    if moved.empty and placed.empty:
+        return None
+    figure, axes = panels(1, 2, 4.4, 3.2)
+    _changes(axes[0, 0], moved)
+    _places(axes[0, 1], placed)
+    return figure
+
+
+def _changes(axes: Axes, rows: pd.DataFrame) -> None:
+    prefix = "accuracy_change/"
+    names = [name for name in dict.fromkeys(rows["metric"]) if name.startswith(prefix)]
+    values = [mean_interval(_by_seed(rows, name).to_numpy()) for name in names]
+    axes.axhline(0, color="black", linewidth=0.8)
+    if names:
+        points_with_interval(axes, range(len(names)), values)
+    axes.set_xticks(range(len(names)), [name.removeprefix(prefix).replace("_", " ") for name in names], rotation=60)
+    axes.set(ylabel="change of final held-out accuracy", title="one constant at a time")
+
+
+def _places(axes: Axes, rows: pd.DataFrame) -> None:
+    names, values = [], []
+    keys = [key for key in ("method", "placement", "weight_kl") if key in rows]
+    for chosen, own in rows.groupby(keys, dropna=False, sort=False) if keys else ():
+        cell = dict(zip(keys, chosen, strict=True))
+        weighted = {True: "weighted", False: "plain"}.get(cell.get("weight_kl"))
+        sharp = cell["method"] != BASELINE
+        names.append(f"{cell.get('placement')}, KL {weighted}" if sharp else "grpo")
+        values.append(mean_interval(_by_seed(own, "final_accuracy").to_numpy()))
+    if names:
+        points_with_interval(axes, range(len(names)), values, color=COLORS[1])
+    axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
+    axes.set(ylabel="final held-out accuracy", title="where the weight stands (β > 0)")
+
+
+def training_identifiability(frame: pd.DataFrame) -> Figure | None:
+    """All logits shifted by c, the policy unchanged: what the weights are, and how far training ends from c = 0."""
+    rows = frame[frame["experiment"] == "identifiability-training"]
+    shifts = sorted(float(name.split("/")[1]) for name in set(rows["metric"]) if name.startswith("weight_mean/"))
+    if not shifts:
+        return None
+
+    def estimates(metric: Callable[[float], str], over: list[float]) -> list[Estimate]:
+        return [mean_interval(_by_seed(rows, metric(c)).to_numpy()) for c in over]
+
+    figure, axes = panels(1, 2, 3.6, 2.8)
+    at = np.arange(len(shifts))
+    names = {"weight_mean": "mean weight", "weight_share_between": "share strictly between L and U"}
+    for color, (metric, label) in zip(COLORS, names.items(), strict=False):
+        points_with_interval(axes[0, 0], at, estimates(lambda c, m=metric: f"{m}/{c:g}", shifts), label, color)
+    axes[0, 0].set(title="weights")
+    points_with_interval(
+        axes[0, 1], at, estimates(lambda c: f"policy_distance/{c:g}_to_grpo", shifts), "sharpness", COLORS[1]
+    )
+    for name, label, color in (("grpo_shift", "GRPO, shifted", COLORS[0]), ("grpo_reseeded", "other samples", "gray")):
+        value = mean_interval(_by_seed(rows, f"policy_distance/{name}").to_numpy())
+        axes[0, 1].axhline(value.value, color=color, linestyle="--", linewidth=1, label=label)
+        if math.isfinite(value.low):
+            axes[0, 1].axhspan(value.low, value.high, color=color, alpha=0.15, linewidth=0)
+    axes[0, 1].set(title="distance of the final policy from GRPO's", ylabel="change of the chance to answer right")
+    for panel in axes[0]:
+        panel.set_xticks(at, [f"{c:g}" for c in shifts])
+        panel.set_xlabel("shift c of all logits")
+        panel.legend()
+    return figure
+
+
+FIGURES = {
+    "training_curves": training_curves,
+    "training_improvement": training_improvement,
+    "training_learning_rates": training_learning_rates,
+    "training_sensitivity": training_sensitivity,
+    "training_identifiability": training_identifiability,
+    "training_embedded": training_embedded,
+}
+"""Each takes the measurements and returns a figure, or None where they do not hold what it draws."""

@@ -1,0 +1,141 @@
+"""Experiment `training-kk`: the methods compared on Knights & Knaves.
+
+A small language model cannot answer such a puzzle in the asked form, so that every group would be silent. It is first
+taught the form, on training puzzles with their answers and an empty reasoning part, and all methods start from there.
+The paper's models need no such start (`warm_steps = 0`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from filelock import FileLock
+from torch.nn.functional import cross_entropy
+
+from replications.grpo_sg.training import comparison_rows
+from replications.grpo_sg.training_metrics import row
+from shared import models
+from shared.errors import ReplicationError
+from shared.jobs import JobContext, Row
+from shared.tasks import Task, load_task
+
+_FORMAT = 1  # raise when the same settings should give another start
+_IGNORED = -100
+
+
+def training_kk(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
+    """One method on puzzles with `people` (a list of numbers, mixed), after `warm_steps` supervised steps.
+
+    Settings beyond those of `training`: `people`, `reward` ("strict" or "shaped"), `warm_steps`, `warm_batch`,
+    `warm_lr`, and `validation_size` puzzles for each number of people. Rows: those of `comparison_rows` for the sets
+    "people_<n>"; `kk_accuracy`, the mean over numbers of people at the end, all by strict accuracy; `shared_puzzles`,
+    how many puzzles training and validation share up to renaming (0).
+    """
+    people = settings["people"]
+    tasks = {n: _task(settings, [n], seed) for n in people}
+    task = _task(settings, people, seed)
+    name = settings["model"]
+    if settings["warm_steps"]:
+        name = str(warm_start(settings, seed))
+    model, tokenizer = models.load(name)
+    sets = {f"people_{n}": each.validation for n, each in tasks.items()}
+    rows = comparison_rows(settings, seed, context, model, tokenizer, task.train, sets, task.rewards)
+    last = [entry["value"] for entry in rows if entry["metric"] in {f"final_people_{n}_accuracy" for n in people}]
+    rows.append(row("kk_accuracy", float(np.mean(last))))
+    rows.append(row("shared_puzzles", max(each.settings["shared_puzzles"] for each in (task, *tasks.values()))))
+    return rows
+
+
+def _task(settings: Mapping[str, Any], people: list[int], seed: int) -> Task:
+    return load_task(
+        "knights-and-knaves",
+        people=people,
+        train_size=settings["train_size"],
+        validation_size=settings["validation_size"],
+        reward=settings["reward"],
+        system_message=settings["system_message"],
+        seed=seed,
+    )
+
+
+def warm_start(settings: Mapping[str, Any], seed: int) -> Path:
+    """Directory of the model after its supervised steps, made once for all methods of a seed and kept in the cache.
+
+    As large as the model itself. Raises ReplicationError when the cache cannot be written, and as `models.load` does.
+    """
+    keys = ("model", "people", "train_size", "validation_size", "reward", "system_message", "warm_steps", "warm_batch")
+    identity = {key: settings[key] for key in (*keys, "warm_lr", "precision")}
+    identity |= {"seed": seed, "format": _FORMAT, "torch": torch.__version__}
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    root = models.cache_directory() / "kk-warm-start"
+    target = root / digest
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with FileLock(root / f"{digest}.lock"):
+            if not (target / "model.safetensors").exists():
+                with tempfile.TemporaryDirectory(dir=root, prefix=f".{digest}-") as work:
+                    model, tokenizer = taught_form(settings, seed)
+                    model.save_pretrained(Path(work) / "model", safe_serialization=True)
+                    tokenizer.save_pretrained(Path(work) / "model")
+                    shutil.rmtree(target, ignore_errors=True)
+                    (Path(work) / "model").rename(target)
+    except OSError as error:
+        raise ReplicationError(
+            f"The model cache {root} could not be written ({error}). Free some space (a start is as large as the "
+            "model), or set REPLICATE_CACHE to another directory."
+        ) from error
+    return target
+
+
+def taught_form(settings: Mapping[str, Any], seed: int) -> tuple[Any, Any]:
+    """The model after `warm_steps` steps of AdamW on `warm_batch` training puzzles each, and its tokenizer."""
+    model, tokenizer = models.load(settings["model"])
+    model.to("cuda" if torch.cuda.is_available() else "cpu").train()
+    rows = encoded(_task(settings, settings["people"], seed).train, tokenizer)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=settings["warm_lr"], weight_decay=0.0)
+    draw = np.random.default_rng([4, seed])
+    half = settings["precision"] == "bfloat16"
+    for _ in range(settings["warm_steps"]):
+        batch = [rows[i] for i in draw.integers(len(rows), size=settings["warm_batch"])]
+        with torch.autocast(model.device.type, dtype=torch.bfloat16) if half else nullcontext():
+            loss = _answer_loss(model, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    return model.cpu().eval(), tokenizer
+
+
+def encoded(puzzles: Dataset, tokenizer: Any) -> list[tuple[list[int], list[int]]]:
+    """Token ids of each puzzle's prompt, and of its gold answer in the asked form with its end of sequence."""
+    result = []
+    for prompt, answer in zip(puzzles["prompt"], puzzles["answer"], strict=True):
+        text = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+        completion = f"<think></think><answer>{answer}</answer>"
+        ids = [tokenizer(part, add_special_tokens=False)["input_ids"] for part in (text, completion)]
+        result.append((ids[0], [*ids[1], tokenizer.eos_token_id]))
+    return result
+
+
+def _answer_loss(model: Any, batch: list[tuple[list[int], list[int]]]) -> torch.Tensor:
+    """Mean cross-entropy of the answers' tokens; padding on the right is seen by no token that counts."""
+    length = max(len(prompt) + len(answer) for prompt, answer in batch)
+    ids = torch.zeros((len(batch), length), dtype=torch.long)
+    labels = torch.full_like(ids, _IGNORED)
+    for i, (prompt, answer) in enumerate(batch):
+        end = len(prompt) + len(answer)
+        ids[i, :end] = torch.tensor([*prompt, *answer])
+        labels[i, len(prompt) : end] = torch.tensor(answer)
+    ids, labels = ids.to(model.device), labels.to(model.device)
+    logits = model(input_ids=ids[:, :-1], use_cache=False).logits.float()
+    return cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=_IGNORED)
