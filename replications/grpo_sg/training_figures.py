@@ -53,9 +53,9 @@ def _labelled(frame: pd.DataFrame, experiment: str) -> pd.DataFrame:
 
 
 def _by_seed(rows: pd.DataFrame, metric: str) -> pd.Series:
-    """One value of `metric` per seed, of rows without step."""
+    """One value of `metric` per seed, of rows without step; the mean where a seed has several (learning rates, say)."""
     chosen = rows[(rows["metric"] == metric) & rows["step"].isna() & rows["seed"].notna()]
-    return chosen.set_index("seed")["value"].astype(float)
+    return chosen.groupby("seed")["value"].mean().astype(float)
 
 
 def _curve(rows: pd.DataFrame, metric: str) -> tuple[np.ndarray, Estimate] | None:

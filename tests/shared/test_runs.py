@@ -274,7 +274,9 @@ def test_bars_on_a_terminal(run: Runner) -> None:
 
 
 def start(toy: Path, results: Path, *options: str) -> subprocess.Popen[str]:
-    code = "import sys; from pathlib import Path; from replications.__main__ import main; papers = Path(sys.argv[1])\n"
+    # A background job of a shell ignores Ctrl-C, and so would its children.
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += "import sys; from pathlib import Path; from replications.__main__ import main; papers = Path(sys.argv[1])\n"
     code += "if __name__ == '__main__': sys.exit(main(sys.argv[2:], papers=papers))"
     request = ["run", toy.name, "--profile", "quick", "--only", "draw", *options]
     command = [sys.executable, "-c", code, str(toy.parent), *request]
