@@ -323,6 +323,7 @@ def measured() -> pd.DataFrame:
     ):
         add("training-small", ends, curves, method=method, lr=3e-4, **more)
         add("training-small-lr", ends, method=method, lr=6e-4, **more)
+    for method in ("grpo", "sharpness"):
         add("training", ends, curves, method=method)
     add("training-small-best", [*ends, "best_lr"], method="grpo")
     add("sensitivity", ["accuracy_change/tau=2", "accuracy_change/other_samples"])
