@@ -109,9 +109,9 @@ def training_improvement(frame: pd.DataFrame) -> Figure | None:
         return None
     metrics = ("final_accuracy", "final_longer_accuracy", "reward_mean", "grad_norm_median", "grad_norm_tail")
     heights = [rows["label"].nunique() for _, rows in sources]
-    figure, axes = panels(
-        len(sources), len(metrics), 1.9, 0.32 * max(heights) + 0.8, sharey="row", gridspec_kw={"height_ratios": heights}
-    )
+    options = {"sharey": "row", "gridspec_kw": {"height_ratios": heights}}
+    figure, axes = panels(len(sources), len(metrics), **options)
+    figure.set_size_inches(1.9 * len(metrics), 0.28 * sum(heights) + 1.2)
     for i, (name, rows) in enumerate(sources):
         labels = [label for label in dict.fromkeys(rows["label"]) if label != BASELINE]
         for j, metric in enumerate(metrics):

@@ -77,7 +77,7 @@ def weights(history: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def budget(history: Sequence[dict[str, Any]], planned: int) -> dict[str, float]:
-    """What a run cost: `rollouts`, `completions`, `optimizer_steps`, `passes` over a rollout.
+    """What a run cost: `rollouts`, `completions`, `optimizer_steps`, and `steps_per_rollout` of the latter.
 
     `budget_gap`: completions sampled minus `planned`, 0 where every method of a comparison has the same samples.
     """
@@ -87,7 +87,7 @@ def budget(history: Sequence[dict[str, Any]], planned: int) -> dict[str, float]:
         "completions": completions,
         "budget_gap": completions - planned,
         "optimizer_steps": float(len(history)),
-        "passes": max(entry["budget/pass"] for entry in history),
+        "steps_per_rollout": len(history) / history[-1]["budget/rollouts"],
     }
 
 

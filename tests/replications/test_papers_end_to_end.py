@@ -30,7 +30,6 @@ IN_MINIATURE = {
     "controlled-run",
     "dynamic-sampling",
     "open-test",
-    "training-small",
 }
 """Experiments that measure everything in miniature; others fit over more prompts or lack settings that claims read."""
 

@@ -155,7 +155,7 @@ def test_windows_and_budget_count_rollouts_whatever_the_passes() -> None:
     assert training_metrics.windows(twice, "grad_norm", 2) == [(0, 4.0), (2, 10.0)]
     assert training_metrics.windows(twice, "reward", 2) == [(0, pytest.approx(0.05)), (2, pytest.approx(0.2))]
     found = training_metrics.budget(twice, planned=24)
-    assert found["rollouts"] == 3 and found["optimizer_steps"] == 6 and found["passes"] == 2
+    assert found["rollouts"] == 3 and found["optimizer_steps"] == 6 and found["steps_per_rollout"] == 2
     assert found["budget_gap"] == 0 and training_metrics.budget(twice, planned=32)["budget_gap"] == -8
 
 
