@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from replications.grpo_sg.small_settings import SMALL_DEFAULTS
 from shared.jobs import Experiment, JobContext, Row
 from shared.training_settings import DEFAULTS
 
@@ -37,23 +38,23 @@ EXPERIMENTS: dict[str, Experiment] = {
         _later("identifiability", "identifiability"), "weights and gradients when the head's logits are shifted"
     ),
     "training-small": Experiment(
-        _SMALL, "every method from the same start, on a small transformer that can half add", defaults=DEFAULTS
+        _SMALL, "every method from the same start, on a small transformer that can half add", defaults=SMALL_DEFAULTS
     ),
-    "training-small-lr": Experiment(_SMALL, "the same at other learning rates", defaults=DEFAULTS),
+    "training-small-lr": Experiment(_SMALL, "the same at other learning rates", defaults=SMALL_DEFAULTS),
     "training-small-best": Experiment(
         _later("training_small", "training_small_best"),
         "the same, each method at its own best learning rate",
         seeds_at_once=True,
-        defaults=DEFAULTS,
+        defaults=SMALL_DEFAULTS,
     ),
-    "training-small-sgd": Experiment(_SMALL, "the same under SGD without clipping", defaults=DEFAULTS),
+    "training-small-sgd": Experiment(_SMALL, "the same under SGD without clipping", defaults=SMALL_DEFAULTS),
     "identifiability-training": Experiment(
-        _later("training_small", "identifiability_training"), "training with shifted logits", defaults=DEFAULTS
+        _later("training_small", "identifiability_training"), "training with shifted logits", defaults=SMALL_DEFAULTS
     ),
     "sensitivity": Experiment(
-        _later("training_small", "sensitivity"), "the constants of the weight, one at a time", defaults=DEFAULTS
+        _later("training_small", "sensitivity"), "the constants of the weight, one at a time", defaults=SMALL_DEFAULTS
     ),
-    "placement": Experiment(_SMALL, "inside or outside the clip, KL weighted or not", defaults=DEFAULTS),
+    "placement": Experiment(_SMALL, "inside or outside the clip, KL weighted or not", defaults=SMALL_DEFAULTS),
     "training": Experiment(
         _later("training", "training"),
         "every method from the same start, language model on addition",
