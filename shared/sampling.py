@@ -71,7 +71,7 @@ def sample_completions(
         )
     if temperature <= 0:
         raise ValueError(f"sampling needs a temperature above 0, not {temperature}")
-    ids = [_token_ids(tokenizer, prompt) for prompt in prompts]
+    ids = [prompt_ids(tokenizer, prompt) for prompt in prompts]
     ends = end_tokens(model, tokenizer)
     collected: list[_Collected] = [_Collected(count) for _ in ids]
     training = model.training
@@ -90,6 +90,18 @@ def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> li
     own = model.generation_config.eos_token_id if model.generation_config is not None else None
     listed = [] if own is None else [own] if isinstance(own, int) else list(own)
     return sorted({tokenizer.eos_token_id, *listed} - {None})
+
+
+def prompt_text(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> str:
+    """A prompt as the text that a completion goes on from: chat messages through the tokenizer's template."""
+    if isinstance(prompt, str):
+        return prompt
+    return tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+
+
+def prompt_ids(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> tuple[int, ...]:
+    """A prompt's token ids; a chat template has written its special tokens already, so none is added."""
+    return tuple(tokenizer(prompt_text(tokenizer, prompt), add_special_tokens=False)["input_ids"])
 
 
 def autocast(model: PreTrainedModel, precision: str) -> Any:
@@ -224,11 +236,3 @@ def _equal_lengths(ids: list[tuple[int, ...]], most: int) -> Iterator[list[int]]
     for _, positions in sorted(by_length.items()):
         for start in range(0, len(positions), most):
             yield positions[start : start + most]
-
-
-def _token_ids(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> tuple[int, ...]:
-    text = prompt
-    if not isinstance(prompt, str):
-        text = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
-    # A chat template has written its special tokens already.
-    return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])

@@ -116,7 +116,7 @@ def _from_hub(identifier: str, column: str | None) -> SolveRates:
     if is_big_math and not config:
         identifier = f"{name}:{BIG_MATH_CONFIG}"
     with nullcontext() if _hub_answers(name) else _offline():
-        rows = math._read(identifier, "train")
+        rows = math.read_rows(identifier, "train")
     source = f"{HUB}{identifier}"
     chosen = _column(rows.column_names, column, source)
     values = pd.Series(rows[chosen][:])

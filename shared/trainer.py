@@ -37,6 +37,7 @@ from shared.dynamic_sampling import DynamicSampling, check_redraws, silent_group
 from shared.errors import ReplicationError
 from shared.group_log import GroupLog
 from shared.process_sets import TreeStatistics, tree_statistics
+from shared.rewards import completion_text
 from shared.token_weights import RolloutBatch, TokenWeight, Weighting, as_weighting
 from shared.trainer_checks import TOKEN_LEVEL_LOSSES, check_settings, finite
 from shared.weighted_loss import WeightedLoss, configured
@@ -281,7 +282,7 @@ class TokenWeightedGRPOTrainer(DynamicSampling, OneContextGRPOTrainer):
             entry = {
                 "step": self.state.global_step,
                 "prompt": prompts[g * size],
-                "completions": [_text(completions[i]) for i in rows],
+                "completions": [completion_text(completions[i]) for i in rows],
                 "rewards": [_number(self._rollout.rewards[i]) for i in rows],
                 "advantages": [_number(advantages[i]) for i in rows],
                 "lengths": [int(lengths[i]) for i in rows],
@@ -339,13 +340,6 @@ class TokenWeightedGRPOTrainer(DynamicSampling, OneContextGRPOTrainer):
             self._resumed = False
         self.group_log.append(self._open_groups)
         self._open_groups = []
-
-
-def _text(completion: Any) -> str:
-    """A completion as text: of a conversation, everything that its messages say."""
-    if isinstance(completion, str):
-        return completion
-    return "\n".join(str(message.get("content") or "") for message in completion)
 
 
 def _number(value: Any) -> float | None:

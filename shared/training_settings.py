@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from shared.models import EMBEDDED
@@ -36,3 +37,11 @@ DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(METHOD_OPTIONS),
 }
 """Settings of a run; a profile may set any of them, and an unknown one is refused. Options of None are the method's."""
+
+
+def trainer_settings(settings: Mapping[str, Any], without: Collection[str] = ()) -> dict[str, Any]:
+    """Those settings that belong to a training run, but those of `without`, which are left unread.
+
+    One by one: walking over all settings would count the misspelt ones as read.
+    """
+    return {key: settings[key] for key in DEFAULTS if key in settings and key not in without}

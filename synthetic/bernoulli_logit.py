@@ -52,16 +52,16 @@ class Method:
     max_redraws: int = 0
 
 
-def _population_grpo(rewards: np.ndarray) -> np.ndarray:
+def population_grpo(rewards: np.ndarray) -> np.ndarray:
     """GRPO as in the paper: population standard deviation, nothing added to it."""
     return grpo_advantages(rewards, ddof=0, eps=0.0)
 
 
 METHODS: dict[str, Method] = {
-    "grpo": Method(_population_grpo, lambda sigma, G: sigma, "grpo"),
+    "grpo": Method(population_grpo, lambda sigma, G: sigma, "grpo"),
     "dr-grpo": Method(dr_grpo_advantages, lambda sigma, G: sigma**2, "dr-grpo"),
     "rloo": Method(rloo_advantages, lambda sigma, G: sigma**2 * G / max(G - 1, 1), "rloo"),
-    "dapo": Method(_population_grpo, lambda sigma, G: sigma, "dapo", max_redraws=3),
+    "dapo": Method(population_grpo, lambda sigma, G: sigma, "dapo", max_redraws=3),
 }
 """The paper's methods by name. DAPO's number of redraws is that of the controlled run; see ``with_redraws``."""
 

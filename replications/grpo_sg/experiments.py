@@ -5,24 +5,13 @@ Modules that need torch are imported when they run, so that listing and reading 
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from functools import partial
 
 from replications.grpo_sg.small_settings import SMALL_DEFAULTS
-from shared.jobs import Experiment, JobContext, Row
+from shared.jobs import Experiment, deferred
 from shared.training_settings import DEFAULTS
 
-
-def _later(module: str, name: str) -> Any:
-    """The experiment `name` of a module of this package, imported at its first call."""
-
-    def experiment(settings: dict[str, Any], seeds: Any, context: JobContext) -> list[Row]:
-        function = getattr(importlib.import_module(f"replications.grpo_sg.{module}"), name)
-        return function(settings, seeds, context)
-
-    return experiment
-
-
+_later = partial(deferred, "replications.grpo_sg")
 _SMALL = _later("training_small", "training_small")
 
 EXPERIMENTS: dict[str, Experiment] = {

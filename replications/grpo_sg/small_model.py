@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +21,6 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
-from filelock import FileLock
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -117,24 +114,9 @@ def small_start(settings: Mapping[str, Any], seed: int) -> Path:
     """
     identity = {key: settings[key] for key in KEYS} | {"seed": seed, "format": _FORMAT, "torch": torch.__version__}
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
-    root = models.cache_directory() / "small-addition"
-    target = root / digest
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        with FileLock(root / f"{digest}.lock"):
-            if not (target / "model.safetensors").exists():
-                with tempfile.TemporaryDirectory(dir=root, prefix=f".{digest}-") as work:
-                    model = pretrained(settings, seed)
-                    model.save_pretrained(Path(work) / "model", safe_serialization=True)
-                    small_tokenizer().save_pretrained(Path(work) / "model")
-                    shutil.rmtree(target, ignore_errors=True)
-                    (Path(work) / "model").rename(target)
-    except OSError as error:
-        raise ReplicationError(
-            f"The model cache {root} could not be written ({error}). Free some space, or set REPLICATE_CACHE to "
-            "another directory."
-        ) from error
-    return target
+    return models.made_once(
+        f"small-addition/{digest}", lambda work: models.save(pretrained(settings, seed), small_tokenizer(), work)
+    )
 
 
 def pretrained(settings: Mapping[str, Any], seed: int) -> Any:

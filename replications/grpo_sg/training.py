@@ -12,12 +12,16 @@ from typing import Any
 
 from datasets import Dataset
 
-from replications.grpo_sg.training_metrics import row, run_rows
+from replications.grpo_sg.training_metrics import run_rows
 from shared import models
 from shared.evaluation import greedy_accuracy
-from shared.jobs import JobContext, Row
+from shared.jobs import JobContext, Row, row
 from shared.tasks import load_task
-from shared.training import DEFAULTS, passes, run_training
+from shared.training import passes, run_training
+from shared.training_settings import trainer_settings
+
+APART = ("model", "steps")
+"""Settings of a training run that a comparison decides by itself: its start, and as many steps as `rollouts` need."""
 
 
 def training(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
@@ -82,7 +86,7 @@ def comparison_rows(
             for name, problems in sets.items()
         }
 
-    chosen = trainer_settings(settings)
+    chosen = trainer_settings(settings, APART)
     repeats = passes(chosen)
     run = run_training(
         {**chosen, "steps": settings["rollouts"] * repeats},
@@ -106,8 +110,3 @@ def comparison_rows(
     rows.append(row("mean_accuracy", statistics.fmean(seen[first] for seen in looks.values())))
     planned = settings["rollouts"] * settings["prompts_per_step"] * settings["group_size"]
     return rows + run_rows(run.history, planned, max(1, settings["eval_every"]))
-
-
-def trainer_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Those settings that belong to the trainer; one by one, so that no misspelt one counts as read."""
-    return {key: settings[key] for key in DEFAULTS if key in settings and key not in ("model", "steps")}

@@ -9,24 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-import tempfile
 from collections.abc import Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from datasets import Dataset
-from filelock import FileLock
 from torch.nn.functional import cross_entropy
 
 from replications.grpo_sg.training import comparison_rows
-from replications.grpo_sg.training_metrics import row
 from shared import models
-from shared.errors import ReplicationError
-from shared.jobs import JobContext, Row
+from shared.jobs import JobContext, Row, row
+from shared.sampling import autocast, prompt_ids
 from shared.tasks import Task, load_task
 
 _FORMAT = 1  # raise when the same settings should give another start
@@ -77,24 +72,11 @@ def warm_start(settings: Mapping[str, Any], seed: int) -> Path:
     identity = {key: settings[key] for key in (*keys, "warm_lr", "precision")}
     identity |= {"seed": seed, "format": _FORMAT, "torch": torch.__version__}
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
-    root = models.cache_directory() / "kk-warm-start"
-    target = root / digest
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        with FileLock(root / f"{digest}.lock"):
-            if not (target / "model.safetensors").exists():
-                with tempfile.TemporaryDirectory(dir=root, prefix=f".{digest}-") as work:
-                    model, tokenizer = taught_form(settings, seed)
-                    model.save_pretrained(Path(work) / "model", safe_serialization=True)
-                    tokenizer.save_pretrained(Path(work) / "model")
-                    shutil.rmtree(target, ignore_errors=True)
-                    (Path(work) / "model").rename(target)
-    except OSError as error:
-        raise ReplicationError(
-            f"The model cache {root} could not be written ({error}). Free some space (a start is as large as the "
-            "model), or set REPLICATE_CACHE to another directory."
-        ) from error
-    return target
+    return models.made_once(
+        f"kk-warm-start/{digest}",
+        lambda work: models.save(*taught_form(settings, seed), work),
+        "a start is as large as the model",
+    )
 
 
 def taught_form(settings: Mapping[str, Any], seed: int) -> tuple[Any, Any]:
@@ -104,10 +86,9 @@ def taught_form(settings: Mapping[str, Any], seed: int) -> tuple[Any, Any]:
     rows = encoded(_task(settings, settings["people"], seed).train, tokenizer)
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings["warm_lr"], weight_decay=0.0)
     draw = np.random.default_rng([4, seed])
-    half = settings["precision"] == "bfloat16"
     for _ in range(settings["warm_steps"]):
         batch = [rows[i] for i in draw.integers(len(rows), size=settings["warm_batch"])]
-        with torch.autocast(model.device.type, dtype=torch.bfloat16) if half else nullcontext():
+        with autocast(model, settings["precision"]):
             loss = _answer_loss(model, batch)
         optimizer.zero_grad()
         loss.backward()
@@ -120,10 +101,8 @@ def encoded(puzzles: Dataset, tokenizer: Any) -> list[tuple[list[int], list[int]
     """Token ids of each puzzle's prompt, and of its gold answer in the asked form with its end of sequence."""
     result = []
     for prompt, answer in zip(puzzles["prompt"], puzzles["answer"], strict=True):
-        text = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
-        completion = f"<think></think><answer>{answer}</answer>"
-        ids = [tokenizer(part, add_special_tokens=False)["input_ids"] for part in (text, completion)]
-        result.append((ids[0], [*ids[1], tokenizer.eos_token_id]))
+        completion = tokenizer(f"<think></think><answer>{answer}</answer>", add_special_tokens=False)["input_ids"]
+        result.append((list(prompt_ids(tokenizer, prompt)), [*completion, tokenizer.eos_token_id]))
     return result
 
 

@@ -11,11 +11,12 @@ import gc
 import statistics
 from typing import Any
 
-from replications.grpo_sg.training import trainer_settings
-from replications.grpo_sg.training_metrics import row, run_rows
+from replications.grpo_sg.training import APART
+from replications.grpo_sg.training_metrics import run_rows
 from shared import models
 from shared.errors import ReplicationError
-from shared.jobs import JobContext, Row
+from shared.jobs import JobContext, Row, row
+from shared.training_settings import trainer_settings
 
 OURS, BASELINE = "sharpness", "grpo"
 SMOOTH = ("grad_norm_median", "grad_norm_tail", "grad_norm_spikes", "reward_mean", "reward_roughness")
@@ -47,7 +48,7 @@ def training_maths(settings: dict[str, Any], seed: int, context: JobContext) -> 
     planned = settings["rollouts"] * settings["prompts_per_step"] * settings["group_size"]
     rows, mean = [], {}
     for position, method in enumerate(methods):
-        chosen = {**trainer_settings(settings), "method": method}
+        chosen = {**trainer_settings(settings, APART), "method": method}
         model, tokenizer = models.load(settings["model"])
         run = run_training(
             {**chosen, "steps": settings["rollouts"] * passes(chosen)},

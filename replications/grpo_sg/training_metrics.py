@@ -13,19 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from shared.jobs import Row
+from shared.jobs import Row, row
 from shared.run_drift import gradient_norms
 
 AUDIT = ("mean", "share_lower", "share_upper", "share_between", "correlation", "inert", "share_isolated")
 """Metrics of the weight audit that a run reports, averaged over its optimizer steps."""
-
-
-def row(metric: str, value: float, step: int | None = None) -> Row:
-    """One measured row."""
-    result: Row = {"metric": metric, "value": float(value)}
-    if step is not None:
-        result["step"] = int(step)
-    return result
 
 
 def run_rows(history: Sequence[dict[str, Any]], planned: int, window: int) -> list[Row]:

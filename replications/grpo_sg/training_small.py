@@ -24,11 +24,13 @@ import numpy as np
 from replications.grpo_sg.identifiability import shift_head
 from replications.grpo_sg.small_model import PROBE, answers, encode, problems, small_start
 from replications.grpo_sg.small_settings import complete
-from replications.grpo_sg.training_metrics import row, run_rows, weights
+from replications.grpo_sg.training import APART
+from replications.grpo_sg.training_metrics import run_rows, weights
 from shared import models
-from shared.jobs import JobContext, Row
+from shared.jobs import JobContext, Row, row
 from shared.tasks.addition import addition_reward
-from shared.training import DEFAULTS, passes, run_training
+from shared.training import passes, run_training
+from shared.training_settings import trainer_settings
 
 SETS = ("held_out", "train", "longer")
 RUN = ("rollouts", "eval_every")
@@ -72,7 +74,7 @@ def small_run(
     model, tokenizer = models.load(str(small_start(settings, seed)))
     if shift:
         shift_head(model, shift)
-    chosen = {key: settings[key] for key in DEFAULTS if key in settings and key not in ("model", "steps")}
+    chosen = trainer_settings(settings, APART)
     repeats = passes(chosen)
     rollouts = settings["rollouts"] if settings["equal"] == "samples" else settings["rollouts"] // repeats
 

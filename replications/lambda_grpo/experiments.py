@@ -5,37 +5,19 @@ Language-model experiments are imported when they run, so that listing and readi
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 from replications.lambda_grpo import table1, table2_intervals
-from shared.jobs import Experiment, JobContext, Row
+from shared.jobs import Experiment, deferred
 from shared.training_settings import DEFAULTS
 
-
-def _theorem(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
-    from replications.lambda_grpo.theorem import theorem
-
-    return theorem(settings, seed, context)
-
-
-def _language_model(name: str) -> Any:
-    def experiment(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
-        from replications.lambda_grpo import language_model
-
-        return getattr(language_model, name)(settings, seed, context)
-
-    return experiment
-
-
-def _table2(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
-    from replications.lambda_grpo.table2 import table2
-
-    return table2(settings, seed, context)
-
+_later = partial(deferred, "replications.lambda_grpo")
 
 EXPERIMENTS: dict[str, Experiment] = {
     "theorem": Experiment(
-        _theorem, "L_PRM = L_GRPO in value and gradient, float64, with controls that must fail", version=2
+        _later("theorem", "theorem"),
+        "L_PRM = L_GRPO in value and gradient, float64, with controls that must fail",
+        version=2,
     ),
     "table1-tabular": Experiment(
         table1.table1_tabular,
@@ -46,21 +28,27 @@ EXPERIMENTS: dict[str, Experiment] = {
     "table1-best": Experiment(
         table1.table1_best, "Table 1 on a tabular policy, each method at its own best learning rate", seeds_at_once=True
     ),
-    "table1-lm": Experiment(_language_model("table1_lm"), "Table 1 with a transformer, through TRL", defaults=DEFAULTS),
+    "table1-lm": Experiment(
+        _later("language_model", "table1_lm"), "Table 1 with a transformer, through TRL", defaults=DEFAULTS
+    ),
     "overlap": Experiment(
-        _language_model("overlap"), "prefix trees during a real GRPO run on addition", defaults=DEFAULTS
+        _later("language_model", "overlap"), "prefix trees during a real GRPO run on addition", defaults=DEFAULTS
     ),
     "training": Experiment(
-        _language_model("training"), "GRPO against lambda-GRPO from the same start, on addition", defaults=DEFAULTS
+        _later("language_model", "training"),
+        "GRPO against lambda-GRPO from the same start, on addition",
+        defaults=DEFAULTS,
     ),
     "overhead": Experiment(
-        _language_model("overhead"),
+        _later("language_model", "overhead"),
         "what the weights cost, and step time against TRL's own trainer",
         version=2,
         defaults=DEFAULTS,
     ),
     "table2": Experiment(
-        _table2, "the paper's downstream accuracies: its models, data and benchmarks", defaults=DEFAULTS
+        _later("table2", "table2"),
+        "the paper's downstream accuracies: its models, data and benchmarks",
+        defaults=DEFAULTS,
     ),
     "table2-intervals": Experiment(
         table2_intervals.table2_intervals, "how many differences of Table 2 exceed their stated intervals"

@@ -12,10 +12,11 @@ from shared import models
 from shared.errors import ReplicationError
 from shared.evaluation import greedy_accuracy
 from shared.group_log import read_group_log
-from shared.jobs import JobContext, Row
+from shared.jobs import JobContext, Row, row
 from shared.tasks import load_task
 from shared.trainer import OneContextGRPOTrainer, TokenWeightedGRPOTrainer
-from shared.training import DEFAULTS, run_training
+from shared.training import run_training
+from shared.training_settings import trainer_settings
 from synthetic.binary_tree import BinaryTree
 from synthetic.tree_task import leaf_probability, path_model, tree_dataset, tree_reward
 
@@ -34,7 +35,7 @@ def table1_lm(settings: dict[str, Any], seed: int, context: JobContext) -> list[
     target = tree.random_target(seed)
     model, tokenizer = path_model(settings["model"], seed)
     run = run_training(
-        {**_trainer_settings(settings), "prompts_per_step": 1, "max_new_tokens": settings["depth"]},
+        {**trainer_settings(settings), "prompts_per_step": 1, "max_new_tokens": settings["depth"]},
         seed,
         tree_dataset(settings["steps"]),
         tree_reward(tree, target),
@@ -46,9 +47,9 @@ def table1_lm(settings: dict[str, Any], seed: int, context: JobContext) -> list[
         progress=context.progress,
     )
     sampled = [(step, seen["p"]) for step, seen in run.observations if step < settings["steps"]]
-    rows = [_row("target_probability", p, step) for step, p in sampled if step % 10 == 0]
-    rows.append(_row("target_frequency", statistics.fmean(p for _, p in sampled[-settings["last"] :])))
-    rows.append(_row("start_probability", sampled[0][1]))
+    rows = [row("target_probability", p, step) for step, p in sampled if step % 10 == 0]
+    rows.append(row("target_frequency", statistics.fmean(p for _, p in sampled[-settings["last"] :])))
+    rows.append(row("start_probability", sampled[0][1]))
     return rows
 
 
@@ -59,7 +60,7 @@ def overlap(settings: dict[str, Any], seed: int, context: JobContext) -> list[Ro
     """
     train, _, rewards = _data(settings, seed)
     run = run_training(
-        _trainer_settings(settings),
+        trainer_settings(settings),
         seed,
         train,
         rewards,
@@ -73,18 +74,18 @@ def overlap(settings: dict[str, Any], seed: int, context: JobContext) -> list[Ro
         "reward": "reward",
         "groups/silent": "silent_share",
     }
-    rows = [_row(name, entry[key], step) for step, entry in enumerate(run.history) for key, name in names.items()]
+    rows = [row(name, entry[key], step) for step, entry in enumerate(run.history) for key, name in names.items()]
     flat = [group["flat"] for group in read_group_log(run.group_log)]
     rows += [
-        _row("groups", len(flat)),
-        _row("nonflat_groups", len(flat) - sum(flat)),
-        _row("nonflat_share", 1 - sum(flat) / len(flat)),
+        row("groups", len(flat)),
+        row("nonflat_groups", len(flat) - sum(flat)),
+        row("nonflat_share", 1 - sum(flat) / len(flat)),
     ]
     fifth = max(1, len(run.history) // 5)
     for key in ("tree/path_depth", "tree/intermediate_proportion"):
         values = [entry[key] for entry in run.history]
         rise = statistics.fmean(values[-fifth:]) - statistics.fmean(values[:fifth])
-        rows.append(_row(f"{names[key]}_rise", rise))
+        rows.append(row(f"{names[key]}_rise", rise))
     return rows
 
 
@@ -111,7 +112,7 @@ def training(settings: dict[str, Any], seed: int, context: JobContext) -> list[R
         return {"accuracy": result.estimate.value}
 
     run = run_training(
-        _trainer_settings(settings),
+        trainer_settings(settings),
         seed,
         train,
         rewards,
@@ -124,15 +125,15 @@ def training(settings: dict[str, Any], seed: int, context: JobContext) -> list[R
     )
     curve = [(step, seen["accuracy"]) for step, seen in run.observations]
     peak = max(value for _, value in curve)
-    rows = [_row("validation_accuracy", value, step) for step, value in curve]
+    rows = [row("validation_accuracy", value, step) for step, value in curve]
     rows += [
-        _row("peak_accuracy", peak),
-        _row("steps_to_peak", next(step for step, value in curve if value == peak)),
-        _row("final_accuracy", curve[-1][1]),
-        _row("mean_accuracy", statistics.fmean(value for _, value in curve)),
+        row("peak_accuracy", peak),
+        row("steps_to_peak", next(step for step, value in curve if value == peak)),
+        row("final_accuracy", curve[-1][1]),
+        row("mean_accuracy", statistics.fmean(value for _, value in curve)),
     ]
     names = {"reward": "reward", "grad_norm": "grad_norm", "entropy": "entropy", "groups/silent": "silent_share"}
-    rows += [_row(name, entry[key], step) for step, entry in enumerate(run.history) for key, name in names.items()]
+    rows += [row(name, entry[key], step) for step, entry in enumerate(run.history) for key, name in names.items()]
     return rows
 
 
@@ -145,7 +146,7 @@ def overhead(settings: dict[str, Any], seed: int, context: JobContext) -> list[R
     `step_ratio_stock` with TRL's trainer as it comes. All rows are timings, one per step.
     """
     train, _, rewards = _data(settings, seed)
-    chosen = {**_trainer_settings(settings), "method": "lambda-grpo", "lr": 0.0}
+    chosen = {**trainer_settings(settings), "method": "lambda-grpo", "lr": 0.0}
     trainers = {"stock": GRPOTrainer, "alike": OneContextGRPOTrainer, "ours": TokenWeightedGRPOTrainer}
     names = list(trainers)
     history = {}
@@ -185,17 +186,5 @@ def _data(settings: dict[str, Any], seed: int) -> tuple[Dataset, Dataset, list[A
     return task.train, task.validation, task.rewards
 
 
-def _trainer_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    # One by one: walking over all settings would count the misspelt ones as read.
-    return {key: settings[key] for key in DEFAULTS if key in settings}
-
-
-def _row(metric: str, value: float, step: int | None = None) -> Row:
-    row: Row = {"metric": metric, "value": float(value)}
-    if step is not None:
-        row["step"] = step
-    return row
-
-
 def _timing(metric: str, value: float, step: int) -> Row:
-    return {**_row(metric, value, step), "timing": True}
+    return {**row(metric, value, step), "timing": True}

@@ -52,7 +52,8 @@ def train_and_measure(
 
     from shared.evaluation import evaluate_benchmark
     from shared.tasks.math import benchmark, problems_from
-    from shared.training import DEFAULTS, run_training
+    from shared.training import run_training
+    from shared.training_settings import trainer_settings
 
     sources = dict(_benchmark(entry) for entry in settings["benchmarks"])
     problems = {name: benchmark(name, source, ungradable="drop") for name, source in sources.items()}
@@ -62,7 +63,7 @@ def train_and_measure(
     if settings["method"] != "base":
         train = problems_from(settings["dataset"], ungradable="drop").shuffle(seed=seed)
         run = run_training(
-            {key: settings[key] for key in DEFAULTS if key in settings},
+            trainer_settings(settings),
             seed,
             train,
             [accuracy_reward],

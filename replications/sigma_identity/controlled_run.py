@@ -63,8 +63,9 @@ def controlled_run(settings: dict[str, Any], seeds: range, context: JobContext) 
     rates, method = _inner_rates(settings["rates"]), _method(settings)
     initial, parts, rows = _all_seeds(settings, method, rates, seeds, context, RUN_METRICS)
     final, first_mass = (np.concatenate(arrays) for arrays in zip(*((r.final_p, r.gradient_mass[0]) for r in parts)))
-    rows += summary_rows(settings, method, rates, initial, final, rows)
-    return rows + bin_rows(settings, method, rates, first_mass) + curve_rows(settings, method, rates, parts)
+    path = mean_field(_clipped(rates.rates, settings), method, **_dynamics(settings))
+    rows += summary_rows(settings, rates, path, initial, final, rows)
+    return rows + bin_rows(settings, method, rates, first_mass) + curve_rows(settings, rates, path, parts)
 
 
 def controlled_group_size(settings: dict[str, Any], seeds: range, context: JobContext) -> list[Row]:
@@ -148,13 +149,13 @@ def seed_rows(
 
 def summary_rows(
     settings: Mapping[str, Any],
-    method: Method,
     rates: SolveRates,
+    path: np.ndarray,
     initial: np.ndarray,
     final: np.ndarray,
     rows: Sequence[Row],
 ) -> list[Row]:
-    """What sums up all seeds: initial rates and final p (S, M).
+    """What sums up all seeds: initial rates and final p (S, M), and the mean-field path (T + 1, n) of all n rates.
 
     final_p_from_K: mean final p of the prompts that started at K/64 of the Big-Math rates, for the hardest eight;
     mean_field_final_p_from_K: the same without sampling noise. mean_field_hardest_final and
@@ -162,9 +163,7 @@ def summary_rows(
     it. Where the paper has a number: within_paper_<reading>, the share of seeds that round to it,
     below_paper_<reading>, the share that round to less.
     """
-    path = mean_field(_clipped(rates.rates, settings), method, **_dynamics(settings))
-    weights = rates.counts / rates.counts.sum()
-    hardest = np.cumsum(weights) - weights < QUARTILE  # up to the rate at which the distribution reaches the quantile
+    weights, hardest = _weights(rates)
     mean_path = path @ weights
     found = {
         "mean_field_hardest_final": path[-1][hardest] @ weights[hardest] / weights[hardest].sum(),
@@ -206,17 +205,16 @@ def bin_rows(settings: Mapping[str, Any], method: Method, rates: SolveRates, mas
 
 
 def curve_rows(
-    settings: Mapping[str, Any], method: Method, rates: SolveRates, parts: Sequence[Trajectories]
+    settings: Mapping[str, Any], rates: SolveRates, path: np.ndarray, parts: Sequence[Trajectories]
 ) -> list[Row]:
-    """Curves over steps: means over seeds, the hardest quartile's central 95 %, and mean-field lines.
+    """Curves over steps: means over seeds, the hardest quartile's central 95 %, and lines of the mean-field path.
 
     curve_mean_p, curve_hardest (with _low and _high), curve_silent, curve_predicted_silent, curve_samples;
     mean_field_mean_p, mean_field_hardest, mean_field_silent.
     """
     steps = np.arange(0, settings["steps"] + 1, settings["curve_every"])
-    path = mean_field(_clipped(rates.rates, settings), method, **_dynamics(settings))[steps]
-    weights = rates.counts / rates.counts.sum()
-    hardest = np.cumsum(weights) - weights < QUARTILE
+    path = path[steps]
+    weights, hardest = _weights(rates)
     tracked = np.concatenate([part.tracked_p for part in parts], axis=1)[steps]
     mean_p = np.concatenate([part.mean_p for part in parts], axis=1)[steps]
     before_end = steps[steps < settings["steps"]]
@@ -321,6 +319,12 @@ def _inner_rates(source: str) -> SolveRates:
 
 def _clipped(rates: np.ndarray, settings: Mapping[str, Any]) -> np.ndarray:
     return np.clip(rates, settings["clip"], 1.0 - settings["clip"])
+
+
+def _weights(rates: SolveRates) -> tuple[np.ndarray, np.ndarray]:
+    """Share of each rate (n,), and which make the hardest quartile: up to the one that reaches the 25 % quantile."""
+    weights = rates.counts / rates.counts.sum()
+    return weights, np.cumsum(weights) - weights < QUARTILE
 
 
 def _bin_mass(settings: Mapping[str, Any], method: Method, rates: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -28,9 +28,9 @@ import torch
 
 from shared.closed_forms import silent_rate
 from shared.group_log import read_group_log
-from shared.jobs import JobContext, Row
+from shared.jobs import JobContext, Row, row
 from shared.training import run_training
-from shared.training_settings import DEFAULTS
+from shared.training_settings import trainer_settings
 from synthetic.tree_task import LEFT, PATH, RIGHT, leaf_of, path_ids, path_model
 
 
@@ -57,8 +57,7 @@ def dynamic_sampling(settings: dict[str, Any], seed: int, context: JobContext) -
     model, tokenizer = path_model("random-small", seed)
     run = run_training(
         {
-            # One by one: walking over all settings would count the misspelt ones as read.
-            **{key: settings[key] for key in DEFAULTS if key in settings},
+            **trainer_settings(settings),
             "prompts_per_step": len(train),
             "max_new_tokens": depth,
         },
@@ -82,9 +81,9 @@ def dynamic_sampling(settings: dict[str, Any], seed: int, context: JobContext) -
     if bound:
         accounting += sum(abs(x - counts.exhausted) for x, counts in zip(np.round(exhausted, 3), measured, strict=True))
     rows += [
-        _row("accounting_error", accounting),
-        _row("samples_ratio", sum(spent) / (len(spent) * len(train) * size)),
-        _row("mean_solve_rate", statistics.fmean(float(rate.mean()) for rate in rates)),
+        row("accounting_error", accounting),
+        row("samples_ratio", sum(spent) / (len(spent) * len(train) * size)),
+        row("mean_solve_rate", statistics.fmean(float(rate.mean()) for rate in rates)),
     ]
     return rows + _curves(measured, rates, size, bound, new_prompts, settings["window"])
 
@@ -172,22 +171,22 @@ def _comparison(measured: list[Counts], rates: list[np.ndarray], size: int, boun
     for name in Counts._fields[: 3 if bound else 1]:
         x, mean, variance = (getattr(counts, name) for counts in (totals, expected, spread))
         rows += [
-            _row(name, x / groups),
-            _row(f"{name}_predicted", mean / groups),
-            _row(f"{name}_error", (x - mean) / groups),
+            row(name, x / groups),
+            row(f"{name}_predicted", mean / groups),
+            row(f"{name}_error", (x - mean) / groups),
         ]
         if name != "exhausted":  # too rare in some runs for a normal approximation
-            rows.append(_row(f"{name}_z", (x - mean) / variance**0.5))
+            rows.append(row(f"{name}_z", (x - mean) / variance**0.5))
     double = _total([expected_counts(rate, 2 * size, bound) for rate in rates]).first_silent
     double_spread = _total([count_variances(rate, 2 * size, bound) for rate in rates]).first_silent
     one_less = _total([expected_counts(rate, size - 1, bound) for rate in rates]).first_silent
     rows += [
-        _row("first_silent_z_double", (totals.first_silent - double) / double_spread**0.5),
-        _row("first_silent_error_one_less", (totals.first_silent - one_less) / groups),
+        row("first_silent_z_double", (totals.first_silent - double) / double_spread**0.5),
+        row("first_silent_error_one_less", (totals.first_silent - one_less) / groups),
     ]
     if new_prompts:
         same = _total([expected_counts(rate, size, bound) for rate in rates]).draws
-        rows.append(_row("draws_error_same_prompt", (totals.draws - same) / groups))
+        rows.append(row("draws_error_same_prompt", (totals.draws - same) / groups))
     return rows
 
 
@@ -201,10 +200,10 @@ def _curves(
         groups = sum(map(len, own))
         seen = _total(measured[start : start + window])
         expected = _total([expected_counts(rate, size, bound, new_prompts) for rate in own])
-        rows.append(_row("solve_rate", float(np.concatenate(own).mean()), start))
+        rows.append(row("solve_rate", float(np.concatenate(own).mean()), start))
         for name in ("first_silent", "draws"):
-            rows.append(_row(f"{name}_curve", getattr(seen, name) / groups, start))
-            rows.append(_row(f"{name}_curve_predicted", getattr(expected, name) / groups, start))
+            rows.append(row(f"{name}_curve", getattr(seen, name) / groups, start))
+            rows.append(row(f"{name}_curve_predicted", getattr(expected, name) / groups, start))
     return rows
 
 
@@ -224,10 +223,3 @@ def _measured(log: Any, steps: int) -> Iterator[Counts]:
 
 def _total(counts: list[Counts]) -> Counts:
     return Counts(*(float(sum(values)) for values in zip(*counts, strict=True)))
-
-
-def _row(metric: str, value: float, step: int | None = None) -> Row:
-    row: Row = {"metric": metric, "value": float(value)}
-    if step is not None:
-        row["step"] = step
-    return row

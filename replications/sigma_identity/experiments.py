@@ -5,22 +5,13 @@ Modules that need torch are imported when they run, so that listing and reading 
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from functools import partial
 
 from replications.sigma_identity import dapo_log, tables
-from shared.jobs import Experiment, JobContext, Row
+from shared.jobs import Experiment, deferred
 from shared.training_settings import DEFAULTS
 
-
-def _later(module: str, name: str) -> Any:
-    """The experiment `name` of a module of this package, imported at its first call."""
-
-    def experiment(settings: dict[str, Any], seeds: Any, context: JobContext) -> list[Row]:
-        function = getattr(importlib.import_module(f"replications.sigma_identity.{module}"), name)
-        return function(settings, seeds, context)
-
-    return experiment
+_later = partial(deferred, "replications.sigma_identity")
 
 
 EXPERIMENTS: dict[str, Experiment] = {

@@ -19,6 +19,7 @@ import numpy as np
 from shared.closed_forms import sigma
 from shared.groups import dr_grpo_advantages, grpo_advantages, rloo_advantages
 from shared.jobs import JobContext, Row
+from synthetic.bernoulli_logit import population_grpo
 
 TRL_EPS = 1e-4
 Advantages = Callable[[np.ndarray], np.ndarray]
@@ -96,11 +97,6 @@ def control_errors(scores: np.ndarray, rewards: np.ndarray, right: np.ndarray) -
 def trl_gain(gain: np.ndarray, size: int, eps: float = TRL_EPS) -> np.ndarray:
     """sigma^2 / (sigma sqrt(G / (G - 1)) + eps): the factor where a sample deviation plus eps divides, as in TRL."""
     return gain**2 / (gain * np.sqrt(size / (size - 1)) + eps)
-
-
-def population_grpo(rewards: np.ndarray) -> np.ndarray:
-    """GRPO's advantages as in the paper: population standard deviation, nothing added to it."""
-    return grpo_advantages(rewards, ddof=0, eps=0.0)
 
 
 def sample_deviation(rewards: np.ndarray) -> np.ndarray:

@@ -41,11 +41,12 @@ from replications.sigma_identity.open_estimates import (
 from shared import models
 from shared.closed_forms import silent_rate
 from shared.group_log import read_group_log
-from shared.jobs import JobContext, Row
+from shared.jobs import JobContext, Row, row
 from shared.rewards import completion_text
 from shared.sampling import Sample, sample_completions
 from shared.tasks.addition import addition_problems, addition_reward
-from shared.training import DEFAULTS, run_training
+from shared.training import run_training
+from shared.training_settings import DEFAULTS, trainer_settings
 
 METHODS = ("grpo", "dr-grpo")
 BIN_NAMES = (*(str(i) for i in range(len(BINS))), "extreme", "medium")
@@ -117,8 +118,8 @@ def open_test(settings: dict[str, Any], seed: int, context: JobContext) -> list[
         observe_every=settings["eval_every"],
         progress=context.progress,
     )
-    rows = [_row("solve_rate", look.rates.mean(), look.step) for look in checkpoints]
-    rows += [_row(f"prompts_in_bin/{i}", n, look.step) for look in checkpoints for i, n in enumerate(_in_bins(look))]
+    rows = [row("solve_rate", look.rates.mean(), look.step) for look in checkpoints]
+    rows += [row(f"prompts_in_bin/{i}", n, look.step) for look in checkpoints for i, n in enumerate(_in_bins(look))]
     fresh = [fresh_groups(look, size) for look in checkpoints]
     for look, groups in zip(checkpoints, fresh, strict=True):
         rows += _silent_rows("fresh", groups, size, look.step)
@@ -155,9 +156,9 @@ def open_problems(settings: dict[str, Any], seed: int) -> tuple[Dataset, Any]:
     for i, high in enumerate(highs):
         wanted = count * (i + 1) // len(highs)
         drawn = min(2 * count, (high + 1) ** 2)  # some are known from an earlier range
-        for row in addition_problems(drawn, seed, high=high, system_message=settings["system_message"]):
+        for problem in addition_problems(drawn, seed, high=high, system_message=settings["system_message"]):
             if len(rows) < wanted:
-                rows.setdefault((row["a"], row["b"]), row)
+                rows.setdefault((problem["a"], problem["b"]), problem)
     reward = even_length_reward if settings.get("reward", "addition") == "even-length" else addition_reward
     return Dataset.from_list(list(rows.values())), reward
 
@@ -196,11 +197,6 @@ def solve(
     right = np.array([value == 1.0 for value in paid], dtype=np.int64)
     parts = np.split(right, np.cumsum([len(own) for own in texts])[:-1])
     return [(sample, own[sample.draws]) for sample, own in zip(samples, parts, strict=True)]
-
-
-def trainer_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Those settings that belong to the trainer; one by one, so that no misspelt one counts as read."""
-    return {key: settings[key] for key in DEFAULTS if key in settings}
 
 
 # --- groups with their predictions ------------------------------------------------------------------------------------
@@ -271,15 +267,20 @@ def _some(groups: Groups, rows: np.ndarray) -> Groups:
 
 
 def _silent_rows(name: str, groups: Groups, size: int, step: int | None = None) -> list[Row]:
-    """Fractions of silent, all-right and all-wrong groups, measured and predicted; the gap with its standard error."""
+    """Fractions of silent, all-right and all-wrong groups, measured and predicted; the gap with its standard error.
+
+    Without a step, of a whole run, also `_silent_z`, the ratio of the two.
+    """
     rows = []
     for quantity in BRANCHES:
         measured, predicted = by_count(quantity, size)[groups.right], groups.predicted[quantity]
-        rows.append(_row(f"{name}_{quantity}", measured.mean(), step))
-        rows.append(_row(f"{name}_{quantity}_predicted", predicted.mean(), step))
+        rows.append(row(f"{name}_{quantity}", measured.mean(), step))
+        rows.append(row(f"{name}_{quantity}_predicted", predicted.mean(), step))
     gap = silent_gap(groups, size)
-    rows.append(_row(f"{name}_silent_gap", gap.value[0], step))
-    rows.append(_row(f"{name}_silent_error", gap.error[0], step))
+    rows.append(row(f"{name}_silent_gap", gap.value[0], step))
+    rows.append(row(f"{name}_silent_error", gap.error[0], step))
+    if step is None:
+        rows.append(row(f"{name}_silent_z", gap.z[0]))
     return rows
 
 
@@ -305,11 +306,10 @@ def _comparison(name: str, groups: Groups, size: int) -> list[Row]:
     `run_<name>_extreme_ratio`: GRPO's measured share on extreme prompts over Dr. GRPO's.
     """
     name = f"run_{name}"
-    rows = [_row(f"{name}_groups", len(groups.right)), *_silent_rows(name, groups, size)]
+    rows = [row(f"{name}_groups", len(groups.right)), *_silent_rows(name, groups, size)]
     silent = by_count("silent", size)[groups.right]
-    rows.append(_row(f"{name}_silent_z", silent_gap(groups, size).z[0]))
     rate = groups.predicted["rate"].mean()
-    rows.append(_row(f"{name}_one_rate_gap", silent.mean() - silent_rate(rate, size)))
+    rows.append(row(f"{name}_one_rate_gap", silent.mean() - silent_rate(rate, size)))
     extreme = {}
     for method in METHODS:
         mass, predicted = by_count(method, size)[groups.right], groups.predicted[method]
@@ -327,21 +327,14 @@ def _comparison(name: str, groups: Groups, size: int) -> list[Row]:
             "_uniform_gap": uniform.value,
         }
         rows += [
-            _row(f"{name}_mass{part}/{method}/{where}", value)
+            row(f"{name}_mass{part}/{method}/{where}", value)
             for part, values in parts.items()
             for where, value in zip(BIN_NAMES, values, strict=True)
         ]
     if len(extreme) == 2 and extreme["dr-grpo"] > 0:
-        rows.append(_row(f"{name}_extreme_ratio", extreme["grpo"] / extreme["dr-grpo"]))
+        rows.append(row(f"{name}_extreme_ratio", extreme["grpo"] / extreme["dr-grpo"]))
     return rows
 
 
 def _in_bins(look: Checkpoint) -> np.ndarray:
     return np.bincount(difficulty_bin(look.rates), minlength=len(BINS))
-
-
-def _row(metric: str, value: float, step: int | None = None) -> Row:
-    row: Row = {"metric": metric, "value": float(value)}
-    if step is not None:
-        row["step"] = int(step)
-    return row

@@ -44,13 +44,14 @@ from replications.sigma_identity.open_estimates import (
     signal_squared,
     without_replacement,
 )
-from replications.sigma_identity.open_test import BIN_NAMES, METHODS, _row, open_problems, solve, trainer_settings
+from replications.sigma_identity.open_test import BIN_NAMES, METHODS, open_problems, solve
 from shared import models
 from shared.closed_forms import sigma
-from shared.jobs import JobContext, Row
+from shared.jobs import JobContext, Row, row
 from shared.sampling import Sample
 from shared.score_sketch import ScoreSketch, exact_gram
-from shared.training import DEFAULTS, run_training
+from shared.training import run_training
+from shared.training_settings import DEFAULTS, trainer_settings
 
 SPLITS = 64
 """Random divisions into halves per prompt; their number only averages out which half a completion falls in."""
@@ -126,7 +127,7 @@ def open_test_gradients(settings: dict[str, Any], seed: int, context: JobContext
         observe_every=settings["eval_every"],
         progress=context.progress,
     )
-    rows = [_row("sketch_error", error, step) for step, error in errors]
+    rows = [row("sketch_error", error, step) for step, error in errors]
     units = in_units_of_scores(units)
     for step, _ in errors:
         now = [unit for unit in units if unit.step == step]
@@ -177,7 +178,7 @@ def _prompt_rows(units: list[Unit], step: int) -> list[Row]:
         if unit.means is not None:
             values["delta_squared"], values["spread"] = unit.means.delta_squared, unit.means.spread
             values["norm_squared"] = float(np.diag(unit.gram).mean())
-        rows += [_row(f"{name}/{unit.prompt}", value, step) for name, value in values.items() if np.isfinite(value)]
+        rows += [row(f"{name}/{unit.prompt}", value, step) for name, value in values.items() if np.isfinite(value)]
     return rows
 
 
@@ -189,7 +190,7 @@ def _summary(units: list[Unit], sizes: list[int], step: int | None = None) -> li
         for method in METHODS:
             found |= _mass(units, size, method)
     prefix = "run_" if step is None else ""
-    return [_row(prefix + name, value, step) for name, value in found.items() if np.isfinite(value)]
+    return [row(prefix + name, value, step) for name, value in found.items() if np.isfinite(value)]
 
 
 def _structure(units: list[Unit]) -> dict[str, float]:

@@ -31,6 +31,8 @@ from trl import GRPOTrainer
 from replications.sigma_identity.score_gradients import Rollout, Vector, agreement, load_policy
 from shared.group_log import read_group_log
 from shared.precision import in_float64, with_exact_rotary
+from shared.rewards import completion_text
+from shared.sampling import prompt_ids
 from shared.tasks.addition import addition_problems, addition_reward, last_number
 from shared.trainer import TokenWeightedGRPOTrainer
 from shared.training import grpo_config
@@ -187,9 +189,7 @@ def _rollouts(log: Path, tokenizer: Any) -> list[Rollout]:
     for groups in by_step.values():
         prompts, completions = [], []
         for group in groups:
-            text = tokenizer.apply_chat_template(group["prompt"], tokenize=False, add_generation_prompt=True)
-            ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-            prompts += [ids] * len(group["completion_ids"])
+            prompts += [list(prompt_ids(tokenizer, group["prompt"]))] * len(group["completion_ids"])
             completions += group["completion_ids"]
         rewards = torch.tensor([group["rewards"] for group in groups], dtype=torch.float64)
         rollouts.append(Rollout(prompts, completions, rewards))
@@ -244,8 +244,7 @@ def digit_credit(completions: list[Any], answer: list[str], **_: Any) -> list[fl
     """
     rewards = []
     for completion, gold in zip(completions, answer, strict=True):
-        text = completion if isinstance(completion, str) else completion[-1]["content"]
-        found, gold = last_number(text) or "", str(gold)
+        found, gold = last_number(completion_text(completion)) or "", str(gold)
         equal = sum(a == b for a, b in zip(reversed(found), reversed(gold), strict=False))
         rewards.append(equal / max(len(found), len(gold)))
     return rewards

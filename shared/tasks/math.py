@@ -110,7 +110,7 @@ def problems_from(
     if ungradable not in ("refuse", "drop"):
         raise ReplicationError(f'ungradable must be "refuse" or "drop", not {ungradable!r}.')
     rows, dropped = [], 0
-    for number, record in enumerate(_read(source, split)):
+    for number, record in enumerate(read_rows(source, split)):
         problem, gold = _problem_text(record, source), _gold_answer(record, source)
         try:
             check_gold(gold)
@@ -137,8 +137,8 @@ def build_prompt(problem: str, system_message: str = SYSTEM_MESSAGE) -> list[dic
     return [{"role": "system", "content": system_message}, {"role": "user", "content": problem}]
 
 
-def _read(source: str, split: str) -> Dataset:
-    """The raw rows of a local file or a hub data set."""
+def read_rows(source: str, split: str) -> Dataset:
+    """Rows of a local file or a hub data set (`id` or `id:config`); ReplicationError where they cannot be read."""
     path = Path(source).expanduser()
     if path.suffix in _FILE_BUILDERS:
         if not path.is_file():

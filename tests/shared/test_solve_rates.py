@@ -45,7 +45,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> dict[str, list]:
         asked.append(f"{identifier} {split}")
         return Dataset.from_dict({name: column for name, column in content.items() if name != "asked"})
 
-    monkeypatch.setattr(hub_data, "_read", read)
+    monkeypatch.setattr(hub_data, "read_rows", read)
     monkeypatch.setattr("shared.solve_rates._hub_answers", lambda name: True)
     content["asked"] = asked
     return content
