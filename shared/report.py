@@ -19,6 +19,7 @@ from shared.outcomes import (
     ClaimLine,
     count_verdicts,
     number,
+    number_with_interval,
     plain,
     read_verdicts,
     write_csv,
@@ -258,17 +259,23 @@ def _best_lines(found: list[ProfileResults]) -> list[tuple[ClaimLine, str]]:
 
 def _group_row(members: list[ClaimLine]) -> list[str]:
     def spread(values: list[float]) -> str:
-        return "" if not values else f"{number(min(values))} … {number(max(values))}"
+        ends = [number(end) for end in (min(values), max(values))] if values else []
+        return " … ".join(dict.fromkeys(ends))
 
     paper = spread([line.claim.value for line in members if line.paper and line.claim.value is not None])
     # Numbers of one metric make a range; numbers of several would make nonsense, so each is named.
-    known: dict[str, list[float]] = {}
+    known: dict[str, list[Estimate]] = {}
     for line in members:
         if len(line.cells) == 1 and isinstance(line.estimate, Estimate) and line.estimate.n:
-            known.setdefault(line.claim.metric, []).append(float(line.estimate.value))
+            known.setdefault(line.claim.metric, []).append(line.estimate)
     ours = "; ".join(
-        f"{spread(values) if len(values) > 1 else number(values[0])} ({metric.replace('_', ' ')})"
-        for metric, values in known.items()
+        (
+            number_with_interval(estimates[0], n=False)
+            if len(set(estimates)) == 1
+            else spread([float(estimate.value) for estimate in estimates])
+        )
+        + f" ({metric.replace('_', ' ')})"
+        for metric, estimates in known.items()
     ) or "; ".join(dict.fromkeys(line.ours for line in members if line.ours))
     verdicts = {line.verdict for line in members}
     counts = f"**{members[0].verdict}**" if len(verdicts) == 1 else count_verdicts(line.verdict for line in members)

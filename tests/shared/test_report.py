@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -21,7 +22,7 @@ from shared.outcomes import evaluate_profile, number_with_interval, read_csv, re
 from shared.papers import Paper
 from shared.plots import paper_mark, save, style
 from shared.rendering import Image, Paragraph, Table, print_verdicts, to_html, to_markdown
-from shared.report import build_report, numbers_tex, provenance_line, update_marked_block
+from shared.report import _group_row, build_report, numbers_tex, provenance_line, update_marked_block
 from shared.statistics import Estimate
 
 
@@ -153,6 +154,17 @@ def test_a_group_is_one_line_of_the_findings(toy: Path, results: Path) -> None:
     text = (results.parent / "README.md").read_text()
     assert text.count("Both tables") == 1 and "New beats old." not in text
     assert "1 reproduced under conditions, 1 not run" in text and "0.5 … 1" in text
+
+
+def test_a_group_of_bounds_on_one_number_shows_the_number_once_with_its_interval() -> None:
+    claim = SimpleNamespace(group="Bounds", metric="gap_z", value=None)
+    members = [
+        SimpleNamespace(claim=claim, paper="", cells=[0], estimate=Estimate(0.1, 0.05, 0.15, 5), verdict="reproduced")
+        for _ in "ab"
+    ]
+    assert _group_row(members)[2] == "0.1 [0.05, 0.15] (gap z)"  # type: ignore[arg-type]
+    members[1].estimate = Estimate(0.3, 0.2, 0.4, 5)
+    assert _group_row(members)[2] == "0.1 … 0.3 (gap z)"  # type: ignore[arg-type]
 
 
 def test_marks_are_replaced_or_complained_about(tmp_path: Path) -> None:
