@@ -9,8 +9,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from shared.claims import MINIMUM_SEEDS
 from shared.plots import COLORS, panels, points_with_interval
-from shared.statistics import Estimate
+from shared.statistics import Estimate, mean_interval
 
 BIN_LABELS = ("< .1", ".1–.4", ".4–.6", ".6–.9", "> .9")
 BIN_RATES = ((0.0, 0.1), (0.1, 0.4), (0.4, 0.6), (0.6, 0.9), (0.9, 1.0))
@@ -169,10 +170,12 @@ def _by_step(rows: pd.DataFrame, metric: str, reduce: Callable[[np.ndarray], flo
 
 
 def _over_seeds(rows: pd.DataFrame, metric: str) -> Estimate:
-    """Mean over seeds, with the range of the seeds as its interval: there are too few of them for more."""
+    """Mean over seeds with its 95 % interval; below the number of seeds that claims ask for, with their range."""
     values = rows[rows["metric"] == metric]["value"].to_numpy()
     if not len(values):
         return Estimate(np.nan, np.nan, np.nan, 0)
+    if len(values) >= MINIMUM_SEEDS:
+        return mean_interval(values)
     return Estimate(float(values.mean()), float(values.min()), float(values.max()), len(values))
 
 
