@@ -19,7 +19,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shared.errors import ReplicationError
 
@@ -190,9 +190,8 @@ def tiny_random(
     The vocabulary is the printable ASCII characters and a newline; pad and end of sequence are the same token, as in
     the embedded model. Weights depend on `seed` alone, and the caller's random state is left as it was.
     """
-    import torch
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
     characters = ["\n", *(chr(code) for code in range(32, 127))]
     vocabulary = {"<end>": 0, "<unk>": 1, **{character: i + 2 for i, character in enumerate(characters)}}
@@ -206,23 +205,41 @@ def tiny_random(
         "{% for message in messages %}{{ message['role'][0] }}:{{ message['content'] }}\n{% endfor %}"
         "{% if add_generation_prompt %}a:{% endif %}"
     )
-    config = LlamaConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=hidden_size,
-        intermediate_size=2 * hidden_size,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
+    model = random_llama(
+        len(vocabulary),
+        hidden_size,
+        layers,
+        seed,
         num_key_value_heads=2,
         max_position_embeddings=512,
         tie_word_embeddings=True,
+    )
+    return model.eval(), tokenizer
+
+
+def random_llama(vocabulary: int, width: int, layers: int, seed: int, end: int = 0, **config: Any) -> PreTrainedModel:
+    """A Llama with random weights and four attention heads; `end` is its end of sequence and its padding.
+
+    `config`: further fields of LlamaConfig. Weights depend on the arguments alone, and the caller's random state is
+    left as it was.
+    """
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    full = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
         bos_token_id=None,
-        eos_token_id=0,
-        pad_token_id=0,
+        eos_token_id=end,
+        pad_token_id=end,
+        **config,
     )
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = LlamaForCausalLM(config)
-    return model.eval(), tokenizer
+        return LlamaForCausalLM(full)
 
 
 def _no_such_model(name: str) -> ReplicationError:

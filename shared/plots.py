@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +76,10 @@ def save(figure: Figure, path: Path) -> list[Path]:
 def line_with_interval(
     axes: Axes, x: Sequence[float] | np.ndarray, estimate: Estimate, label: str = "", color: str | None = None
 ) -> Axes:
-    """A line through ``estimate.value`` ``(len(x),)`` and a band from ``low`` to ``high``."""
+    """A line through ``estimate.value`` ``(len(x),)`` and a band from ``low`` to ``high``; where infinite, no band."""
     (line,) = axes.plot(x, estimate.value, label=label or None, color=color)
-    axes.fill_between(x, estimate.low, estimate.high, color=line.get_color(), alpha=0.2, linewidth=0)
+    finite = np.isfinite(estimate.low) & np.isfinite(estimate.high)
+    axes.fill_between(x, estimate.low, estimate.high, where=finite, color=line.get_color(), alpha=0.2, linewidth=0)
     return axes
 
 
@@ -98,6 +99,15 @@ def points_with_interval(
     axes.errorbar(
         x, value, yerr=np.maximum(reach, 0), fmt=marker, markersize=4, capsize=2, label=label or None, color=color
     )
+    return axes
+
+
+def group_size_axis(axes: Axes, sizes: Iterable[float]) -> Axes:
+    """The x axis of `axes` for group sizes: logarithmic to base 2, with a tick at each of `sizes` (in any order)."""
+    ticks = sorted(set(sizes))
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [f"{size:g}" for size in ticks])
+    axes.set_xlabel("group size G")
     return axes
 
 

@@ -95,23 +95,9 @@ def _tokenizer() -> PreTrainedTokenizerFast:
 
 
 def _random_small(seed: int) -> PreTrainedModel:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=len(_VOCABULARY),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=64,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=END,
-        pad_token_id=END,
+    model = models.random_llama(
+        len(_VOCABULARY), 64, 2, seed, END, max_position_embeddings=64, tie_word_embeddings=True
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        model = LlamaForCausalLM(config)
     _restrict(model, model.get_input_embeddings().weight.detach().clone())
     return model
 

@@ -109,7 +109,7 @@ def _against_shift(
     own = rows.loc[rows["metric"] == at_zero, "value"].to_numpy() if at_zero else np.zeros(count)
     values[0.0] = own
     shifts = sorted(values)
-    estimates = [_drawable(mean_interval(values[c])) for c in shifts]
+    estimates = [mean_interval(values[c]) for c in shifts]
     value, low, high = (np.array([e[i] for e in estimates], dtype=float) for i in range(3))
     return line_with_interval(axes, shifts, Estimate(value, low, high, count), label, color)
 
@@ -120,7 +120,7 @@ def _effects(axes: Axes, rows: pd.DataFrame) -> Axes:
     entries += [(f"s = {s:g}", scales[s]) for s in sorted(scales)]
     entries.append(("log π", rows.loc[rows["metric"] == "effect_matched", "value"].to_numpy()))
     entries = [(label, values) for label, values in entries if len(values)]
-    points_with_interval(axes, range(len(entries)), [_drawable(mean_interval(values)) for _, values in entries])
+    points_with_interval(axes, range(len(entries)), [mean_interval(values) for _, values in entries])
     axes.axhline(1.0, color="black", linestyle="--", linewidth=0.9, label="as far as plain GRPO")
     axes.set_xticks(range(len(entries)), [label for label, _ in entries], rotation=90)
     axes.set_ylim(bottom=0)
@@ -171,7 +171,7 @@ def sharpness_bound(frame: pd.DataFrame) -> Figure | None:
 def _rises(axes: Axes, rows: pd.DataFrame, label: str, color: str) -> Axes:
     found = _suffixed(rows, "sharpness_")
     radii = sorted(found)
-    estimates = [_drawable(mean_interval(found[radius])) for radius in radii]
+    estimates = [mean_interval(found[radius]) for radius in radii]
     value, low, high = (np.array([e[i] for e in estimates], dtype=float) for i in range(3))
     floor = 1e-6  # keeps the band on a logarithmic axis
     line_with_interval(axes, radii, Estimate(value, np.maximum(low, floor), high, 0), label, color)
@@ -186,7 +186,7 @@ def _over_cells(axes: Axes, rows: pd.DataFrame, metrics: Sequence[str], labels: 
     for place, (metric, label) in enumerate(zip(metrics, labels, strict=True)):
         own = rows[rows["metric"] == metric]
         estimates = [
-            _drawable(mean_interval(own.loc[(own["train_size"] == n) & (own["method"] == method), "value"].to_numpy()))
+            mean_interval(own.loc[(own["train_size"] == n) & (own["method"] == method), "value"].to_numpy())
             for n, method in cells
         ]
         x = np.arange(len(cells)) + 0.2 * (place - 0.5)
@@ -208,7 +208,7 @@ def _differences(axes: Axes, rows: pd.DataFrame) -> Axes:
                 relative = 100 * (table[method] - table["grpo"]) / table["grpo"].mean()
                 name = {"gap": "gap L_D − L_S", "gradient_norm": "‖∇L_S‖"}[metric] if not place else ""
                 offset = 0.15 if metric == "gradient_norm" else -0.15
-                estimate = _drawable(mean_interval(relative.to_numpy()))
+                estimate = mean_interval(relative.to_numpy())
                 points_with_interval(axes, [place + offset], [estimate], label=name, color=color)
             labels.append(f"{_METHODS[method]}\nn = {n:g}")
             place += 1
@@ -219,12 +219,6 @@ def _differences(axes: Axes, rows: pd.DataFrame) -> Axes:
     if place:
         axes.legend()
     return axes
-
-
-def _drawable(estimate: Estimate) -> Estimate:
-    """The estimate with an interval of no width where it has none (one seed)."""
-    finite = estimate.conclusive
-    return estimate if finite else Estimate(estimate.value, estimate.value, estimate.value, estimate.n)
 
 
 FIGURES: dict[str, Callable[[pd.DataFrame], Figure | None]] = {

@@ -86,24 +86,9 @@ def small_tokenizer() -> Any:
 
 def random_model(width: int, layers: int, seed: int) -> Any:
     """An untrained model; its weights depend on the arguments alone. The caller's random state is left as it was."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=len(_VOCABULARY),
-        hidden_size=width,
-        intermediate_size=2 * width,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=64,
-        tie_word_embeddings=False,
-        bos_token_id=None,
-        eos_token_id=END,
-        pad_token_id=END,
+    return models.random_llama(
+        len(_VOCABULARY), width, layers, seed, END, max_position_embeddings=64, tie_word_embeddings=False
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return LlamaForCausalLM(config)
 
 
 def small_start(settings: Mapping[str, Any], seed: int) -> Path:

@@ -171,12 +171,8 @@ def table2_intervals(frame: pd.DataFrame) -> Figure | None:
 
 
 def _over_seeds(curve: pd.DataFrame) -> Estimate:
-    """Mean over seeds (columns) at each step (rows), with its 95 % interval; a band of no width for a single seed."""
-    mean = mean_interval(curve.to_numpy())
-    known = np.isfinite(mean.low)
-    return Estimate(
-        mean.value, np.where(known, mean.low, mean.value), np.where(known, mean.high, mean.value), curve.shape[1]
-    )
+    """Mean over seeds (columns) at each step (rows), with its 95 % interval, which one seed has not."""
+    return mean_interval(curve.to_numpy())
 
 
 FIGURES: dict[str, Callable[[pd.DataFrame], Figure | None]] = {

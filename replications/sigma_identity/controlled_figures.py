@@ -13,7 +13,16 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from shared.plots import COLORS, PAPER_COLOR, line_with_interval, panels, paper_line, paper_mark, points_with_interval
+from shared.plots import (
+    COLORS,
+    PAPER_COLOR,
+    group_size_axis,
+    line_with_interval,
+    panels,
+    paper_line,
+    paper_mark,
+    points_with_interval,
+)
 from shared.statistics import Estimate, mean_interval
 
 METHOD_COLORS = {"grpo": COLORS[0], "dr-grpo": COLORS[1], "dapo": COLORS[2], "rloo": COLORS[3]}
@@ -127,10 +136,7 @@ def group_sizes(frame: pd.DataFrame) -> Figure | None:
                 expected = runs[(runs["metric"] == "fidelity_expected") & (runs["method"] == method)]
                 line = expected.groupby("group_size")["value"].mean()
                 axis.plot(line.index, line, color=METHOD_COLORS[method], linewidth=1, label="closed form")
-        axis.set_xscale("log", base=2)
-        sizes = sorted(runs["group_size"].unique())
-        axis.set_xticks(sizes, [f"{size:g}" for size in sizes])
-        axis.set_xlabel("group size G")
+        group_size_axis(axis, runs["group_size"])
         axis.set_title(title, loc="left")
     axes[0, 1].set_ylim(0, None)
     axes[0, 2].set_yscale("log")

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from shared.plots import COLORS, line_with_interval, panels
-from shared.statistics import Estimate, mean_interval
+from shared.statistics import mean_interval
 
 _KINDS = {"samples": "new samples", "prompts": "new prompts"}
 
@@ -67,11 +67,7 @@ def _curve(axes: Axes, rows: pd.DataFrame, metric: str, label: str, color: Any) 
     values = _over_seeds(rows, metric)
     if values.empty:
         return
-    estimate = mean_interval(values.to_numpy())
-    value, low, high = (np.asarray(end) for end in estimate[:3])
-    finite = np.isfinite(low)  # one seed has no interval
-    band = Estimate(value, np.where(finite, low, value), np.where(finite, high, value), estimate.n)
-    line_with_interval(axes, values.index.to_numpy(dtype=float), band, label, color)
+    line_with_interval(axes, values.index.to_numpy(dtype=float), mean_interval(values.to_numpy()), label, color)
 
 
 def _over_seeds(rows: pd.DataFrame, metric: str) -> pd.DataFrame:

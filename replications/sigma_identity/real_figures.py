@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from shared.plots import COLORS, panels, points_with_interval
+from shared.plots import COLORS, group_size_axis, panels, points_with_interval
 from shared.statistics import Estimate, mean_interval
 
 TOLERANCES = {"float32": 1e-3, "float64": 1e-9}
@@ -78,11 +78,9 @@ def _factors(axis: Axes, rows: pd.DataFrame) -> None:
         curve = np.sqrt((g - 1) / g) if scale == "group" else np.ones_like(g)
         axis.plot(g, curve, color=color, linewidth=1, label="√((G−1)/G)" if scale == "group" else "1")
     if len(found):
-        axis.set_xscale("log", base=2)
-        axis.set_xticks(sorted(found[size].unique()), [f"{g:g}" for g in sorted(found[size].unique())])
+        group_size_axis(axis, found[size])
         axis.legend(loc="upper left", bbox_to_anchor=(0.0, 0.92), fontsize=7)
     axis.set_title("update / the paper's σ(s̄₊ − s̄₋) or σ²(s̄₊ − s̄₋)", loc="left")
-    axis.set_xlabel("group size G")
 
 
 def _mistakes(axis: Axes, rows: pd.DataFrame) -> None:

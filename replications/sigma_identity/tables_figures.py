@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from replications.sigma_identity.dapo_log import read_log
 from shared.closed_forms import group_size_law as law
-from shared.plots import COLORS, PAPER_COLOR, panels, paper_mark
+from shared.plots import COLORS, PAPER_COLOR, group_size_axis, panels, paper_mark
 from shared.solve_rates import BIG_MATH, load_solve_rates
 
 CLAIM = "sigma-identity"
@@ -57,11 +57,9 @@ def _extreme_mass(axis, rows: pd.DataFrame) -> None:
     for method in ("grpo", "dr-grpo"):
         if (printed := _printed(rows, f"big-math/mass-extreme-{method}")) is not None:
             paper_mark(axis, sizes[-1] * 1.3, printed, label="paper, infinite G")
-    axis.set_xscale("log", base=2)
-    axis.set_xticks(sizes, [f"{size:g}" for size in sizes])
+    group_size_axis(axis, sizes)
     axis.set_ylim(bottom=0)
     axis.set_title("mass on p < .1 or > .9", loc="left")
-    axis.set_xlabel("group size G")
     axis.legend(loc="lower left", fontsize=7)
 
 
@@ -111,11 +109,8 @@ def silent_fraction(frame: pd.DataFrame) -> Figure | None:
     axis.axhline(
         floor, color=PAPER_COLOR, linestyle=":", linewidth=1, label="never or always solved: silent at every G"
     )
-    sizes = sorted(rows["group_size"].unique())
-    axis.set_xscale("log", base=2)
-    axis.set_xticks(sizes, [f"{size:g}" for size in sizes])
+    group_size_axis(axis, rows["group_size"])
     axis.set_ylim(0, 0.65)
-    axis.set_xlabel("group size G")
     axis.set_title("silent groups on Big-Math", loc="left")
     axis.legend(loc="upper right")
     return figure
