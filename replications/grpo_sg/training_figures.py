@@ -58,29 +58,43 @@ def _by_seed(rows: pd.DataFrame, metric: str) -> pd.Series:
     return chosen.groupby("seed")["value"].mean().astype(float)
 
 
-def _curve(rows: pd.DataFrame, metric: str) -> tuple[np.ndarray, Estimate] | None:
+def _by_step(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Values of `metric` with a line per seed and a column per step."""
     chosen = rows[(rows["metric"] == metric) & rows["step"].notna()]
-    table = chosen.pivot_table(index="seed", columns="step", values="value").dropna()
-    if table.empty:
-        return None
-    return table.columns.to_numpy(dtype=float), mean_interval(table.to_numpy().T)
+    return chosen.pivot_table(index="seed", columns="step", values="value").dropna()
 
 
-def _curves(rows: pd.DataFrame, metrics: dict[str, str], labels: list[str]) -> Figure:
-    figure, axes = panels(1, len(metrics), 3.1, 2.9)
-    for position, (metric, title) in enumerate(metrics.items()):
-        for color, label in zip(COLORS, labels, strict=False):
-            curve = _curve(rows[rows["label"] == label], metric)
-            if curve is not None:
-                line_with_interval(axes[0, position], curve[0], curve[1], label, color)
-        axes[0, position].set(xlabel="rollouts", title=title)
-    handles, names = axes[0, 0].get_legend_handles_labels()
+def _curves(rows: pd.DataFrame, metrics: dict[str, str], paired: str, words: str) -> Figure:
+    """A panel of means and 95 % bands for each metric, and first one of `paired` minus GRPO's value of the same seed.
+
+    Starts differ more between seeds than methods do, so that only differences within a seed tell methods apart.
+    """
+    labels = [label for label in _CURVES if label in set(rows["label"])]
+    figure, axes = panels(1, len(metrics) + 1, 3.1, 2.9)
+    base = _by_step(rows[rows["label"] == BASELINE], paired)
+    axes[0, 0].axhline(0.0, color="black", linewidth=0.8)
+    axes[0, 0].set(xlabel="rollouts", title=words)
+    for place, (color, label) in enumerate(zip(COLORS, labels, strict=False)):
+        own = rows[rows["label"] == label]
+        difference = (_by_step(own, paired) - base).dropna()
+        if label != BASELINE and len(difference):
+            steps = difference.columns.to_numpy(dtype=float)
+            apart = (place / len(labels) - 0.5) * 0.5 * np.diff(steps).min() if len(steps) > 1 else 0.0
+            estimates = [mean_interval(difference[step].to_numpy()) for step in difference]
+            points_with_interval(axes[0, 0], steps + apart, estimates, "", color)
+        for position, (metric, title) in enumerate(metrics.items(), 1):
+            table = _by_step(own, metric)
+            if len(table):
+                steps, means = table.columns.to_numpy(dtype=float), mean_interval(table.to_numpy().T)
+                line_with_interval(axes[0, position], steps, means, label, color)
+            axes[0, position].set(xlabel="rollouts", title=title)
+    handles, names = axes[0, 1].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=4)
     return figure
 
 
 def training_curves(frame: pd.DataFrame) -> Figure | None:
-    """Small transformer: held-out accuracy, gradient norm and entropy against rollouts, mean over seeds, 95 % bands."""
+    """Small transformer: held-out accuracy against GRPO's, gradient norm and entropy, by rollouts; 95 % over seeds."""
     rows = _labelled(frame, "training-small")
     if rows.empty:
         return None
@@ -89,16 +103,16 @@ def training_curves(frame: pd.DataFrame) -> Figure | None:
         "grad_norm": "gradient norm before clipping",
         "entropy": "token entropy (nats)",
     }
-    return _curves(rows, metrics, [label for label in _CURVES if label in set(rows["label"])])
+    return _curves(rows, metrics, "held_out_accuracy", "held-out accuracy\nminus GRPO's, same seed")
 
 
 def training_embedded(frame: pd.DataFrame) -> Figure | None:
-    """Embedded language model: reward, gradient norm and entropy against rollouts."""
+    """Embedded language model: reward against GRPO's, reward, gradient norm and entropy, by rollouts."""
     rows = _labelled(frame, "training")
     if rows.empty:
         return None
     metrics = {"reward": "training reward", "grad_norm": "gradient norm before clipping", "entropy": "entropy (nats)"}
-    return _curves(rows, metrics, [label for label in _CURVES if label in set(rows["label"])])
+    return _curves(rows, metrics, "reward", "training reward\nminus GRPO's, same seed")
 
 
 def training_improvement(frame: pd.DataFrame) -> Figure | None:
