@@ -18,6 +18,7 @@ _CURVES = (
     "grpo", "sharpness", "sharpness-mean1", "sharpness-reverse", "advantage-reweighting", "lopti", "80/20",
 )  # fmt: skip
 _INERT_TAU = 9.0
+_SUBJECTS = {"training-small": "small transformer", "training": "embedded model", "training-kk": "knights & knaves"}
 _LOWER_IS_BETTER = ("grad_norm_median", "grad_norm_tail", "grad_norm_spikes")
 _WORDS = {
     "final_accuracy": "held-out accuracy",
@@ -46,7 +47,7 @@ def _labelled(frame: pd.DataFrame, experiment: str) -> pd.DataFrame:
         return rows
     columns = [rows[name] if name in rows else pd.Series(None, rows.index, dtype=object) for name in ("tau", "equal")]
     rows["label"] = [
-        method_label(method, None if pd.isna(tau) else float(tau), equal, experiment != "training")
+        method_label(method, None if pd.isna(tau) else float(tau), equal, experiment not in ("training", "training-kk"))
         for method, tau, equal in zip(rows["method"], *columns, strict=True)
     ]
     return rows
@@ -117,7 +118,7 @@ def training_embedded(frame: pd.DataFrame) -> Figure | None:
 
 def training_improvement(frame: pd.DataFrame) -> Figure | None:
     """Probability that a method beats GRPO from the same start with the same seed, by what is compared."""
-    sources = [(name, rows) for name in ("training-small", "training") if len(rows := _labelled(frame, name))]
+    sources = [(name, rows) for name in _SUBJECTS if len(rows := _labelled(frame, name))]
     sources = [(name, rows) for name, rows in sources if BASELINE in set(rows["label"])]
     if not sources:
         return None
@@ -133,7 +134,7 @@ def training_improvement(frame: pd.DataFrame) -> Figure | None:
             axes[i, j].set_title(_WORDS[metric] if i == 0 else "")
         axes[i, 0].set_yticks(range(len(labels)), labels)
         axes[i, 0].invert_yaxis()
-        axes[i, 0].set_ylabel("small transformer" if name == "training-small" else "embedded model")
+        axes[i, 0].set_ylabel(_SUBJECTS[name])
     figure.supxlabel("probability of beating GRPO (95 % interval)", fontsize=9)
     return figure
 
@@ -213,17 +214,21 @@ def _changes(axes: Axes, rows: pd.DataFrame) -> None:
 
 def _places(axes: Axes, rows: pd.DataFrame) -> None:
     names, values = [], []
+    base = _by_seed(rows[rows["method"] == BASELINE], "final_accuracy") if len(rows) else pd.Series(dtype=float)
     keys = [key for key in ("method", "placement", "weight_kl") if key in rows]
     for chosen, own in rows.groupby(keys, dropna=False, sort=False) if keys else ():
         cell = dict(zip(keys, chosen, strict=True))
+        difference = (_by_seed(own, "final_accuracy") - base).dropna()
+        if cell["method"] == BASELINE or difference.empty:
+            continue
         weighted = {True: "weighted", False: "plain"}.get(cell.get("weight_kl"))
-        sharp = cell["method"] != BASELINE
-        names.append(f"{cell.get('placement')}, KL {weighted}" if sharp else "grpo")
-        values.append(mean_interval(_by_seed(own, "final_accuracy").to_numpy()))
+        names.append(f"{cell.get('placement')}, KL {weighted}")
+        values.append(mean_interval(difference.to_numpy()))
+    axes.axhline(0, color="black", linewidth=0.8)
     if names:
         points_with_interval(axes, range(len(names)), values, color=COLORS[1])
     axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
-    axes.set(ylabel="final held-out accuracy", title="where the weight stands (β > 0)")
+    axes.set(ylabel="accuracy minus GRPO's, same seed", title="where the weight stands (β > 0)")
 
 
 def training_identifiability(frame: pd.DataFrame) -> Figure | None:
