@@ -187,6 +187,12 @@ def _collection(body: str) -> tuple[str, list[str] | None]:
     return "value", None
 
 
+def answer_parts(text: str) -> tuple[str, list[str]]:
+    """Kind and elements of a written answer that is a list, set, tuple or interval; else the answer as its one part."""
+    kind, items = _collection(read_answer(text).body) if not too_large(text) else ("value", None)
+    return (kind, items) if items and len(items) > 1 else ("value", [text])
+
+
 def _balanced(text: str) -> bool:
     """Whether no bracket in the text closes one that was opened outside of it (half-open intervals count as one)."""
     depth = 0

@@ -29,17 +29,33 @@ def _for_arrays(formula: Callable[..., Tensor]) -> Callable[..., Any]:
 
     @wraps(formula)
     def on_any(values: Any, *args: Any, **options: Any) -> Any:
-        given = values.detach() if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
-        if given.is_complex():
-            raise ValueError(f"{formula.__name__} needs real numbers, got {given.dtype}")
-        if given.isnan().any():
-            raise ValueError(f"{formula.__name__} got NaN among the {given.numel()} values of its first argument")
+        given = _real_tensor(values, formula.__name__)
         result = formula(wide(given), *args, **options)
         if given.is_floating_point() and result.is_floating_point():
             result = result.to(given.dtype)
         return result if isinstance(values, Tensor) else result.numpy()[()]
 
     return on_any
+
+
+def _real_tensor(values: Any, name: str) -> Tensor:
+    """Values without gradient as a tensor of their own dtype; ValueError for NaN and for what is no real number."""
+    try:
+        given = values.detach() if isinstance(values, Tensor) else torch.from_numpy(_native(np.array(values)))
+    except TypeError as error:
+        raise ValueError(f"{name} needs real numbers ({error})") from error
+    if given.is_complex():
+        raise ValueError(f"{name} needs real numbers, got {given.dtype}")
+    if given.isnan().any():
+        raise ValueError(f"{name} got NaN among the {given.numel()} values of an argument")
+    return given
+
+
+def _native(values: np.ndarray) -> np.ndarray:
+    """The array in this machine's byte order, extended precision as float64: what torch can hold."""
+    if values.dtype.kind == "f" and values.dtype.itemsize > 8:
+        return values.astype(np.float64)
+    return values.astype(values.dtype.newbyteorder("="), copy=False)
 
 
 def wide(values: Tensor) -> Tensor:
@@ -95,20 +111,24 @@ def advantage_reweighting(probability: Array, alpha: float = 0.2) -> Array:
     return alpha * probability.clamp(0, 1) + 1 - alpha
 
 
-@_for_arrays
 def isolated_tokens(probability: Array, eta: float = 0.4, first: bool = True) -> Array:
     """Which tokens take part in an update of Lopti, boolean: p < eta in the first one, the others in the second.
 
     Lopti of arXiv:2505.12929: low-probability token isolation. `probability` as in `advantage_reweighting`; `eta` in
-    [0, 1]: 0.4 alone, 0.5 together with Advantage Reweighting.
+    [0, 1]: 0.4 alone, 0.5 together with Advantage Reweighting. The comparison is in the dtype of `probability`, so that
+    a float32 probability of 0.4 is not below an eta of 0.4.
     """
-    _check_probability(probability)
+    given = _real_tensor(probability, "isolated_tokens")
+    given = given if given.is_floating_point() else wide(given)
+    _check_probability(given)
     if not 0 <= eta <= 1:
         raise ValueError(f"eta must lie in [0, 1], got {eta}")
-    return probability < eta if first else probability >= eta
+    below = given < torch.tensor(eta, dtype=given.dtype, device=given.device)
+    chosen = below if first else ~below
+    return chosen if isinstance(probability, Tensor) else chosen.numpy()[()]
 
 
-def matched_weights(signal: Tensor, weights: Tensor) -> Tensor:
+def matched_weights(signal: Array, weights: Array) -> Array:
     """The values of `weights` dealt out anew in the order of `signal`: the largest weight to the largest signal.
 
     `signal`, `weights`: (N,), one per token. Ranks of the result are those of `signal`, its values those of `weights`,
@@ -116,17 +136,18 @@ def matched_weights(signal: Tensor, weights: Tensor) -> Tensor:
     the mean of the weights that fall to them. Only ranks matter, so two signals that are increasing functions of each
     other, such as probability and log-probability, are the same signal here. Cost: two sorts.
     """
+    in_kind = isinstance(signal, Tensor)
+    signal, weights = _real_tensor(signal, "matched_weights"), _real_tensor(weights, "matched_weights")
     if signal.shape != weights.shape or signal.ndim != 1:
         raise ValueError(f"signal and weights must be (N,) alike, got {tuple(signal.shape)} and {tuple(weights.shape)}")
-    if signal.isnan().any() or weights.isnan().any():
-        raise ValueError("signal and weights must not hold NaN")
-    signal, weights = signal.detach(), weights.detach()
     _, level, count = signal.unique(return_inverse=True, return_counts=True)
     # Sums within levels of equal signal; the sorted weights fall to the levels in their order.
     of_sorted = torch.repeat_interleave(torch.arange(len(count), device=signal.device), count)
     values = wide(weights.sort().values)
     sums = torch.zeros(len(count), dtype=values.dtype, device=signal.device).index_add(0, of_sorted, values)
-    return (sums / count)[level].to(weights.dtype)
+    dealt = (sums / count)[level]
+    dealt = dealt.to(weights.dtype) if weights.is_floating_point() else dealt
+    return dealt if in_kind else dealt.numpy()
 
 
 def _check_probability(probability: Tensor) -> None:

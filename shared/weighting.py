@@ -85,6 +85,8 @@ class Factor:
     def __post_init__(self) -> None:
         if self.placement not in PLACEMENTS:
             raise ValueError(f"placement must be one of {', '.join(PLACEMENTS)}, not {self.placement!r}")
+        if not isinstance(self.weight_kl, bool):
+            raise ValueError(f"weight_kl must be True or False, not {self.weight_kl!r}")
         if self.bounds is not None and self.bounds[0] < 0:
             raise ValueError(f"weights must not be negative, but the least of {self} is {self.bounds[0]}")
         if self.placement == "inside" and self.bounds is not None and self.bounds[0] == 0:
@@ -133,6 +135,8 @@ class Sharpness(Factor):
     def __post_init__(self) -> None:
         if self.signal not in SIGNALS:
             raise ValueError(f"signal must be one of {', '.join(SIGNALS)}, not {self.signal!r}")
+        if self.match and self.signal == "logit":
+            raise ValueError("match=True would do nothing: the weights dealt out are those of the raw logit already")
         sharpness_weights(0.0, self.alpha, self.tau, self.mu, self.lower, self.upper)  # checks them
         super().__post_init__()
 

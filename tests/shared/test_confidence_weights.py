@@ -147,3 +147,24 @@ def test_tokens_of_equal_signal_get_equal_matched_weights() -> None:
         matched_weights(signal, torch.zeros(3))
     with pytest.raises(ValueError, match="NaN"):
         matched_weights(signal * math.nan, signal)
+
+
+def test_matched_weights_answer_in_kind_and_keep_means_of_integers() -> None:
+    dealt = matched_weights(np.array([1.0, 1.0, 0.0]), np.array([1, 2, 5]))
+    assert isinstance(dealt, np.ndarray) and dealt.tolist() == [3.5, 3.5, 1.0]
+    assert matched_weights(torch.tensor([1, 1]), torch.tensor([1, 2])).tolist() == [1.5, 1.5]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("eta", [0.1, 0.4, 0.5, 0.9])
+def test_a_probability_of_eta_is_not_isolated_in_any_precision(eta: float, dtype: torch.dtype) -> None:
+    p = torch.tensor([eta, 0.0], dtype=dtype)
+    assert isolated_tokens(p, eta).tolist() == (p < eta).tolist() == [False, True]
+    assert isolated_tokens(p, eta, first=False).tolist() == [True, False]
+
+
+def test_arrays_that_torch_cannot_hold_are_converted_or_refused() -> None:
+    assert sharpness_weights(np.array([500.0, -3.0], dtype=">f4")).tolist() == pytest.approx([1.4, 1.0])
+    assert float(sharpness_weights(np.longdouble(500.0))) == 1.4
+    with pytest.raises(ValueError, match="real numbers"):
+        sharpness_weights(np.array(["a"]))

@@ -182,6 +182,8 @@ def test_an_unknown_name_is_a_key_error_that_lists_the_known(name: str) -> None:
         ("sharpness", {"temperature": 1.0}, "unknown options: temperature; known: alpha"),
         ("sharpness", {"placement": "beside"}, "placement must be one of"),
         ("sharpness", {"lower": 2.0}, "lower must not exceed upper"),
+        ("sharpness", {"match": True}, "match=True would do nothing"),
+        ("sharpness", {"weight_kl": "no"}, "weight_kl must be True or False"),
         ("lambda-grpo*lambda-grpo", {}, "one rollout weight"),
     ],
 )
