@@ -12,7 +12,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from shared.answer_text import Answer, read_answer, too_large
+from shared.answer_text import Answer, read_answer, too_large, unbrace
 
 EXACT_DIGITS = 40  # working precision for two exact numbers
 EXACT_RELATIVE = 1e-25  # they must agree to this
@@ -20,6 +20,13 @@ DECIMAL_RELATIVE = 1e-5  # a rounded decimal must agree to this, and to the sixt
 _BRACKETS = {"(": ")", "[": "]", r"\{": r"\}"}
 _BASE = re.compile(r"(?:\(\s*)?([0-9A-Fa-f]+)(?:\s*\))?\s*_\s*(?:\{\s*(\d+)\s*\}|(\d+))")
 _SYMBOL = r"(?:[A-Za-z]|\\(?!frac|sqrt|text|cdot|times)[A-Za-z]+)(?:\s*_\s*(?:\{[^{}=]*\}|\w))?'*"
+# f(x), f^{-1}(x), P(A), f(3), y(x): names by convention, unlike x(3), which may be a product, and unlike \sin(x).
+_ARGUMENTS = r"\s*\(\s*(?:-?\d+|[A-Za-z])(?:\s*,\s*(?:-?\d+|[A-Za-z]))*\s*\)"
+_FUNCTION = (
+    r"(?:[dfghpqrsuvwA-Z]|\\(?!frac|sqrt|text|cdot|times|a?r?c?(?:sin|cos|tan)|cot|sec|csc|ln|log|exp|max|min|gcd|lcm|det)[A-Za-z]+)"
+    rf"(?:\s*\^\s*\{{-1\}}|'+|\s*_\s*(?:\w|\{{[^{{}}=]*\}}))?{_ARGUMENTS}|[a-z]\s*\(\s*[xtnkzs]\s*\)"
+)
+_NAMES = r"\(\s*[a-z](?:\s*,\s*[a-z])+\s*\)"
 _EQUALS = re.compile(r"(?<![<>!:\\])=(?!=)")
 
 
@@ -54,8 +61,13 @@ def _checked_gold(gold: str) -> Answer:
 
 
 def _same(answer: Answer, gold: Answer) -> bool:
-    if gold.words is not None and answer.words is not None:
-        return gold.words == answer.words
+    for labelled, other in ((gold, answer), (answer, gold)):
+        if labelled.label and other.words is not None:
+            return labelled.label == other.words
+    if gold.label and answer.label and gold.label != answer.label:
+        return False
+    if gold.words is not None and gold.words == answer.words:
+        return True
     if not gold.body or not answer.body:
         return False
     if gold.unit and answer.unit and gold.unit != answer.unit:
@@ -70,9 +82,10 @@ def _same_body(answer: str, gold: str, by_text: bool = True) -> bool:
     """
     if by_text and answer and _squeeze(answer) == _squeeze(gold):
         return True
-    answer, gold, comparable = _strip_names(answer, gold)
+    answer, gold, comparable = _strip_names(unbrace(answer), unbrace(gold))
     if not comparable:
         return False
+    answer, gold = _named_tuple(answer, gold), _named_tuple(gold, answer)
     bases = _BASE.fullmatch(answer), _BASE.fullmatch(gold)
     if any(bases):
         return all(bases) and _in_base(bases[0]) == _in_base(bases[1])  # type: ignore[arg-type]
@@ -100,12 +113,13 @@ def _strip_names(answer: str, gold: str) -> tuple[str, str, bool]:
     Only a single symbol may be dropped: a chain (1 = 2 = 7) or a number on the left (0 = 7) is a statement of its own.
     """
     answer, gold = (re.sub(rf"^\s*{_SYMBOL}\s*\\in(?![A-Za-z])\s*", "", text) for text in (answer, gold))
+    answer, gold = _name_first(answer), _name_first(gold)
     sides = _EQUALS.split(answer), _EQUALS.split(gold)
     count = tuple(len(s) - 1 for s in sides)
     if count == (0, 0):
         return answer, gold, True
     if len(_collection(answer)[1] or ()) > 1 or len(_collection(gold)[1] or ()) > 1:
-        answer_rest, gold_rest = (_after_name(s) if len(s) == 2 else None for s in sides)
+        answer_rest, gold_rest = (_after_name(s, functions=True) if len(s) == 2 else None for s in sides)
         if count == (1, 0) and answer_rest:
             return answer_rest, gold, True
         if count == (0, 1) and gold_rest:
@@ -114,7 +128,7 @@ def _strip_names(answer: str, gold: str) -> tuple[str, str, bool]:
     if max(count) > 1 and count[0] != count[1]:
         return answer, gold, False
     if count == (1, 0):
-        rest = _after_name(sides[0])
+        rest = _after_name(sides[0], functions=True)
         return rest or answer, gold, rest is not None
     if count == (0, 1):
         rest = _after_name(sides[1], functions=True)
@@ -123,14 +137,41 @@ def _strip_names(answer: str, gold: str) -> tuple[str, str, bool]:
         names = _after_name(sides[0], functions=True), _after_name(sides[1], functions=True)
         if all(names) and re.sub(r"\s", "", sides[0][0]) == re.sub(r"\s", "", sides[1][0]):
             return str(names[0]), str(names[1]), True
-        return answer, gold, bool(re.search(r"[A-Za-z]", sides[0][0])) or sides[0] == sides[1]
+        if all(re.fullmatch(_FUNCTION, side[0].strip()) and re.search(r"\d", side[0]) for side in sides):
+            return answer, gold, False  # values of a function at two places
+        return answer, gold, bool(re.search(r"[A-Za-z]", answer)) or sides[0] == sides[1]
     return answer, gold, sides[0] == sides[1]
 
 
+def _name_first(body: str) -> str:
+    """``value = name`` turned round; anything else as it is."""
+    sides = _EQUALS.split(body)
+    turned = len(sides) == 2 and re.fullmatch(_SYMBOL, sides[1].strip()) and not re.fullmatch(_SYMBOL, sides[0].strip())
+    return f"{sides[1].strip()}={sides[0].strip()}" if turned else body
+
+
 def _after_name(sides: list[str], functions: bool = False) -> str | None:
-    """Right side of ``name = value``; None when the left side is not one symbol (or ``f(x)``, if functions count)."""
-    name = rf"\s*{_SYMBOL}\s*" + (r"(?:\(\s*\w(?:\s*,\s*\w)*\s*\))?\s*" if functions else "")
-    return sides[1].strip() if re.fullmatch(name, sides[0]) and sides[1].strip() else None
+    """Right side of ``name = value``; None when the left side is no name.
+
+    A name is one symbol; if functions count also ``f(x)``, and ``(x, y)`` in alphabetical order before a tuple.
+    """
+    name, value = sides[0].strip(), sides[1].strip()
+    if functions and re.fullmatch(_NAMES, name):
+        names, (kind, items) = re.findall("[a-z]", name), _collection(value)
+        return value if kind == "()" and items and len(items) == len(names) and names == sorted(set(names)) else None
+    known = rf"{_SYMBOL}|{_FUNCTION}" if functions else _SYMBOL
+    return value if value and re.fullmatch(known, name) else None
+
+
+def _named_tuple(body: str, other: str) -> str:
+    """``x = 1, y = 2`` as (1, 2) where the other side is a tuple: different letters, in alphabetical order."""
+    if _collection(other)[0] != "()":
+        return body
+    items = [re.fullmatch(r"([a-z])\s*=([^=]+)", item) for item in _split(body)]
+    names = [item[1] for item in items if item]
+    if len(names) < 2 or len(names) < len(items) or names != sorted(set(names)):
+        return body
+    return f"({','.join(item[2].strip() for item in items if item)})"
 
 
 def _in_base(match: re.Match[str]) -> tuple[str, int]:
@@ -231,16 +272,25 @@ def _same_value(answer: str, gold: str) -> bool:
     return _same_expression(expression, reference)
 
 
+# The parser adds two numbers that stand side by side, and drops the period of a repeating decimal.
+_UNREADABLE = re.compile(
+    r"(?<![\^_\d.])\d[\d.]*\s+\d|(?:^|[-+*/(=,]\s*)\d+\s*\{\s*\d|(?<![\w}\]^])\{\s*\d+\s*\}\s*\{?\s*\d"
+    r"|\.\d*\s*\\(?:overline|bar|dot)(?![A-Za-z])"
+)
+
+
 @lru_cache(maxsize=4096)
 def parse_latex(body: str) -> Any:
     """sympy expression of a LaTeX body by math-verify's parser, None if there is none. Runs as long as it runs."""
     from math_verify import LatexExtractionConfig, parse
     from math_verify.parser import NormalizationConfig
 
-    body = body.replace(r"^{\circ}", r"\cdot\frac{\pi}{180}")
+    body = unbrace(body).replace(r"^{\circ}", r"\cdot\frac{\pi}{180}")
     if mixed := re.fullmatch(r"(-?)\s*(\d+)\s+(\d+)\s*/\s*(\d+)|(-?)\s*(\d+)\s*\\frac\{(\d+)\}\{(\d+)\}", body):
         sign, whole, top, bottom = (group or "" for group in (mixed.groups()[:4] if mixed[2] else mixed.groups()[4:]))
         body = rf"{sign}\frac{{{int(whole) * int(bottom) + int(top)}}}{{{bottom}}}"
+    if _UNREADABLE.search(body):
+        return None
     normalization = NormalizationConfig(
         basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none", equations=False
     )

@@ -50,19 +50,25 @@ class Verifier:
         self._replies: queue.Queue[str | None] = queue.Queue()
         self._owner = 0
         self._lock = threading.RLock()
+        self._sound: set[str] = set()  # golds that have graded themselves
 
     def grade(self, answer: str, gold: str, seconds: float | None = None) -> bool:
         """Whether the answer equals the gold answer; False when the worker ran out of time or memory.
 
-        Raises UngradableGoldError for a gold that does not grade itself as correct.
+        Raises UngradableGoldError for a gold that does not grade itself as correct, be it for want of time.
         """
+        limit = self.seconds if seconds is None else seconds
         with self._lock:
-            reply = self._ask({"answer": answer, "gold": gold}, self.seconds if seconds is None else seconds)
-        if reply is None:
-            return False
-        if "ungradable" in reply:
+            reply = self._ask({"answer": answer, "gold": gold}, limit)
+        if reply is not None and "ungradable" in reply:
             raise UngradableGoldError(reply["ungradable"])
-        return bool(reply["same"])
+        if reply is not None and "error" not in reply:
+            self._sound.add(gold)
+            return bool(reply["same"])
+        # The answer's fault, or the gold's? A limit shorter than the full one tells nothing about a gold.
+        if gold not in self._sound and limit >= self.seconds:
+            self.check_gold(gold)
+        return False
 
     def grade_batch(self, pairs: Sequence[tuple[str, str]], seconds: float) -> list[bool]:
         """Grade many (answer, gold) pairs within `seconds` together; what the time does not reach counts as wrong.
@@ -88,6 +94,7 @@ class Verifier:
         if reply is None or not reply.get("same"):
             reason = "it took too long" if reply is None else reply.get("ungradable", "it does not equal itself")
             raise UngradableGoldError(f"the gold answer {gold[:200]!r} cannot be used for grading: {reason}")
+        self._sound.add(gold)
 
     def close(self) -> None:
         """Kill the worker, if there is one; the next call starts another."""
