@@ -6,71 +6,24 @@ Otto are knaves", "Knights: Ada; knaves: Otto", rows of a table, JSON. The same 
 contradiction, a missing name, or a role for somebody who is not in the puzzle leaves no answer at all.
 
 Only assertions count. A role under a condition, in a disjunction, denied as a whole or reported as somebody's words is
-prose, and prose is ignored. "Ada is not a knight" says that she is a knave: there are only the two.
+prose, and prose is ignored. "Ada is not a knight" says that she is a knave: there are only the two. A role of "she",
+of "both" or of nobody named ("no, a knave") gives no name its role, but must agree with those stated.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
+from shared.puzzles.answer_clauses import Claim, ClauseReader, Context
+from shared.puzzles.answer_phrases import NoAnswerError
 from shared.puzzles.answer_tokens import Clause, Token, clauses_of
-from shared.puzzles.drawing import KNAVE, KNIGHT
-
-_OTHER = {KNIGHT: KNAVE, KNAVE: KNIGHT}
+from shared.puzzles.answer_words import SEPARATORS, is_denial, looks_like_name
 
 _TAG = re.compile(r"<\s?(/?)\s?(think|answer)\s?>", re.IGNORECASE)
 _EXACT_TAG = re.compile(r"</?(?:think|answer)>")
 _FINAL = re.compile(r"final answer|answer\s?:|answer is|conclusion", re.IGNORECASE)
 _ROLE = re.compile(r"kn(?:ight|ave)", re.IGNORECASE)
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-# What may stand between a name and its role; with any other word there, nothing is asserted of that name.
-_VERBS = _words("is are be 's")
-_LINKS = _VERBS | _words(
-    "a an the must has have to also both all in as one of only definitely certainly clearly surely truly indeed "
-    "therefore thus necessarily identified role identity type kind : - = | ( ) [ ]"
-)
-_BINDERS = _VERBS | _words(": - = | ( [")
-_NEGATIONS = _words("not no never")
-_ARTICLES = _words("a an the")
-_JOINTS = _words(", and & while whereas but both")
-_SEPARATORS = _words(", and & / +")
-
-# What takes the force of an assertion from the words after it, or, for conditions, also right before it.
-_CONDITIONS = _words("if iff or unless whether either neither nor would were otherwise when")
-_SUPPOSITIONS = _words("suppose supposing assume assuming assumption case hypothesis hypothetically")
-_DENIALS = _NEGATIONS | _words("false untrue incorrect wrong impossible doubt deny")
-_REPORTS = _words(
-    "say says said saying claims claimed states stated told declares declared asserts asserted accuses accused "
-    "according insists insisted remarked commented mentioned noted believes"
-)
-_CONCLUSIONS = _words("so therefore thus hence consequently")
-
-# Words that are no part of the name of a stranger, even with a capital letter.
-_NO_NAMES = (_LINKS | _JOINTS | _CONDITIONS | _SUPPOSITIONS | _DENIALS | _REPORTS | _CONCLUSIONS) | _words(
-    "he she it they you we i who which that this these those each other others everyone everybody someone anyone there "
-    "what then since because for where with from given now first second third next last here name person people "
-    "inhabitant inhabitants islander islanders character speaker answer answers solution result roles status means "
-    "conclusion know find get yes ok okay"
-)
-_FARTHEST = 10  # tokens between a name and its role
-
-
-class _NoAnswerError(Exception):
-    """The text states what no answer to this puzzle can state."""
-
-
-class _StatedRole(NamedTuple):
-    role: str
-    plural: bool
-    bound: bool  # by a verb or a mark, not by mere neighborhood
-    end: int  # the token after it
 
 
 def parse_answer(text: str, names: Sequence[str]) -> dict[str, str] | None:
@@ -82,16 +35,26 @@ def parse_answer(text: str, names: Sequence[str]) -> dict[str, str] | None:
     if not isinstance(text, str):
         raise TypeError(f"an answer must be a string, not {type(text).__name__}")
     for region in _answer_regions(text):
-        found: dict[str, str] = {}
         try:
-            for name, role in _stated_roles(clauses_of(region, names)):
-                if found.setdefault(name, role) != role:
-                    return None
-        except _NoAnswerError:
+            found = _roles(list(_claims(clauses_of(region, names))), names)
+        except NoAnswerError:
             return None
         if len(found) == len(names):
             return {name: found[name] for name in names}
     return None
+
+
+def _roles(claims: list[Claim], names: Sequence[str]) -> dict[str, str]:
+    """The asserted role of each name that has one. Raises NoAnswerError if the claims contradict each other."""
+    found: dict[str, str] = {}
+    for claim in claims:
+        if claim.at_least is None and any(found.setdefault(name, claim.role) != claim.role for name in claim.names):
+            raise NoAnswerError
+    for claim in claims:
+        having = sum(found.get(name) == claim.role for name in claim.names or names)
+        if claim.at_least is not None and having < min(claim.at_least, len(claim.names or names)):
+            raise NoAnswerError
+    return found
 
 
 def is_well_formed(text: str) -> bool:
@@ -133,25 +96,43 @@ def _answer_regions(text: str) -> list[str]:
     return [region for region in regions if _ROLE.search(region)]
 
 
-def _stated_roles(clauses: Iterator[Clause]) -> Iterator[tuple[str, str]]:
-    """Every (name, role) that the clauses assert; names listed below a heading such as "Knights:" have its role."""
-    heading, supposed = None, False
+def _claims(clauses: Iterator[Clause]) -> Iterator[Claim]:
+    """Every claim of the clauses; names listed below a heading such as "Knights:" have its role."""
+    context = Context()
+    heading, before, claimed = None, None, False
     for clause in clauses:
-        if clause.starts_line:
-            supposed = False
-        listed = [token.value for token in clause.tokens if token.kind == "name"]
-        if heading and listed and all(_joins(token) for token in clause.tokens if token.kind != "name"):
-            yield from ((name, heading) for name in listed)
-            continue
-        heading = _heading(clause.tokens)
-        if heading is None:
-            reader = _ClauseReader(clause.tokens, supposed)
-            yield from reader.assertions()
-            supposed = reader.supposed
+        context.supposed = context.supposed and not clause.starts_line
+        if claimed and is_denial([token.value for token in clause.tokens]):
+            raise NoAnswerError
+        claims = None
+        if clause.is_question:
+            heading, claims = None, []
+        elif heading:
+            claims = _listed(clause, heading)
+        elif before:
+            claims = _name_and_role(before, clause)
+        if claims is None:
+            heading = _heading(clause.tokens)
+            claims = [] if heading else ClauseReader(clause, context).claims()
+        elif claims:
+            context.recent = dict.fromkeys(claims[0].names)
+        before, claimed = None if clause.is_question else clause, bool(claims)
+        yield from claims
+
+
+def _listed(clause: Clause, heading: str) -> list[Claim] | None:
+    """The claim of a clause that lists names below a heading; None if it is no such list."""
+    names = tuple(token.value for token in clause.tokens if token.kind == "name")
+    rest = [token for token in clause.tokens if token.kind != "name" and not _joins(token)]
+    if rest and all(token.kind == "word" and looks_like_name(token.text, listed=True) for token in rest):
+        if names or clause.is_item:
+            raise NoAnswerError  # a stranger is listed
+        return None
+    return [Claim(names, heading)] if names and not rest else None
 
 
 def _joins(token: Token) -> bool:
-    return token.kind == "mark" or token.value in _SEPARATORS
+    return token.kind == "mark" or token.value in SEPARATORS
 
 
 def _heading(tokens: list[Token]) -> str | None:
@@ -164,173 +145,25 @@ def _heading(tokens: list[Token]) -> str | None:
     return roles[0].value if plural or any(token.value == ":" for token in rest) else None
 
 
-class _ClauseReader:
-    """One pass over a clause's tokens, from the left, with what has been said that takes the force from assertions."""
+def _name_and_role(first: Clause, second: Clause) -> list[Claim] | None:
+    """The claim of a line with a name, "Ada:" or "name: Ada", and the next with a role: "- knight" or "role: knight".
 
-    def __init__(self, tokens: list[Token], supposed: bool) -> None:
-        self.tokens = tokens
-        self.supposed = supposed  # under a supposition, to the end of the line
-        self.conditional = self.denied = self.reported = False
-        self.reports_somebody = any(token.value in _REPORTS and not token.quoted for token in tokens)
+    A colon or a list shows that they belong together; else a name may stand between the role before and the one behind.
+    """
+    tokens = _after_label(first.tokens, ("name", "person"))
+    role = [token for token in second.tokens if token.value not in ("a", "an", ",", ")", "]")]
+    role = _after_label(role, ("role", "identity", "type", "status"))
+    colon = any(token.value == ":" for token in first.tokens + second.tokens)
+    if not (first.starts_line and second.starts_line and (colon or (second.is_item and not first.is_item))):
+        return None
+    if tokens[0].kind != "name" or any(token.value not in (":", ",") for token in tokens[1:]):
+        return None
+    if len(role) != 1 or role[0].kind != "role":
+        return None
+    return [Claim((tokens[0].value,), role[0].value)]
 
-    def assertions(self) -> list[tuple[str, str]]:
-        """(name, role) of each assertion. Raises _NoAnswerError where a stranger gets a role."""
-        settled: list[tuple[str, str]] = []
-        run: list[tuple[str, str]] = []  # joined assertions; a condition right behind them takes them back
-        i = 0
-        while i < len(self.tokens):
-            found, end, joined = self._step(i)
-            if joined is None:
-                run = []
-            elif not joined:
-                settled += run
-                run = []
-            run += found
-            i = end
-        return settled + run
 
-    def _step(self, i: int) -> tuple[list[tuple[str, str]], int, bool | None]:
-        """Assertions that begin at token i; the token after them; whether they continue a run (None: they undo it)."""
-        token = self.tokens[i]
-        if token.kind == "name":
-            names, end = self._names(i)
-            stated = self._role_after(end)
-            if stated is None:
-                return [], end, False
-            self._refuse_longer_name(i)
-            subjects = names if stated.plural else names[-1:]
-            return self._asserted(token, subjects, stated.role), stated.end, True
-        if token.kind == "role":
-            names, end = self._names_after_role(i)
-            return self._asserted(token, names, token.value), end, bool(names)
-        word = token.value
-        if word in _JOINTS:
-            self.denied = False
-            return [], i + 1, True
-        if word in _CONDITIONS:
-            self.conditional = True
-            return [], i + 1, None
-        if word in _SUPPOSITIONS:
-            self.supposed = True
-        elif word in _CONCLUSIONS:
-            self.denied = self.reported = False
-        elif word in _DENIALS:
-            self.denied = True
-        elif word in _REPORTS:
-            self.reported = True
-        elif token.kind == "word" and self._is_stranger(i):
-            raise _NoAnswerError
-        return [], i + 1, False
-
-    def _asserted(self, token: Token, names: list[str], role: str) -> list[tuple[str, str]]:
-        if not self._has_force(token):
-            return []
-        return [(name, role) for name in names]
-
-    def _has_force(self, token: Token) -> bool:
-        reported = self.reported or (token.quoted and self.reports_somebody)
-        return not (self.supposed or self.conditional or self.denied or reported)
-
-    def _value(self, i: int) -> str:
-        return self.tokens[i].value if i < len(self.tokens) else ""
-
-    def _kind(self, i: int) -> str:
-        return self.tokens[i].kind if i < len(self.tokens) else ""
-
-    def _names(self, i: int) -> tuple[list[str], int]:
-        """The names listed from token i on, and the token after them."""
-        names, end = [self._value(i)], i + 1
-        while True:
-            following = end
-            while self._value(following) in _SEPARATORS and following < end + 2:
-                following += 1
-            if following == end or self._kind(following) != "name":
-                return names, end
-            names.append(self._value(following))
-            end = following + 1
-
-    def _role_after(self, start: int) -> _StatedRole | None:
-        """The role that the tokens from `start` on state of the names before them, if they do."""
-        negations, bound, plural, verb = 0, False, False, False
-        for i in range(start, min(start + _FARTHEST, len(self.tokens))):
-            token = self.tokens[i]
-            if token.kind == "role":
-                break
-            if token.value in _NEGATIONS:
-                negations += 1
-            elif token.value not in _LINKS and not self._is_cell_border(i):
-                return None
-            bound = bound or token.value in _BINDERS
-            verb = verb or token.value in _VERBS
-            plural = plural or token.value == "are"
-        else:
-            return None
-        if negations > 1:
-            return None
-        several = token.text.lower().endswith("s")
-        if several and i == start:
-            return None  # "Ada knights: ..." is a heading behind a name
-        if not verb and self._value(i + 1) in (":", "=") and self._kind(i + 2) == "name":
-            return None  # the role belongs to the names that follow
-        role = _OTHER[token.value] if negations else token.value
-        end = self._after_contrast(i + 1, role)
-        return None if end is None else _StatedRole(role, plural or several, bound, end)
-
-    def _is_cell_border(self, i: int) -> bool:
-        """Whether token i is the comma of "Ada, knight" alone in its clause, or of "name: Ada, role: knight"."""
-        return self._value(i) == "," and (len(self.tokens) == 3 or self._value(i + 1) in ("role", "identity"))
-
-    def _after_contrast(self, i: int, role: str) -> int | None:
-        """The token after "(not a knave)", "but a knight" or the like behind a role; None if a second role joins it."""
-        at = i + 1 if self._value(i) in ("(", ",") else i
-        word, following = self._value(at), self._value(at + 1)
-        if word in _NEGATIONS:
-            kind, at = "opposite", at + 1
-        elif (word, following) in (("and", "not"), ("rather", "than"), ("instead", "of")):
-            kind, at = "opposite", at + 2
-        elif word == "but":
-            kind, at = "same", at + 2 if following in ("rather", "is") else at + 1
-        elif word in ("or", "nor", "and", "/", "|"):
-            kind, at = "joined", at + 1
-        else:
-            kind = "joined"
-        if self._value(at) in _ARTICLES:
-            at += 1
-        if self._kind(at) != "role" or (kind == "joined" and self._names_after_role(at)[0]):
-            return i
-        if kind == "joined":
-            return None
-        if self._value(at) != (role if kind == "same" else _OTHER[role]):
-            raise _NoAnswerError
-        return at + 1
-
-    def _names_after_role(self, i: int) -> tuple[list[str], int]:
-        """The names of "knights: Ada and Otto" or "the knave is Ada" from the role at token i; none otherwise."""
-        start = i + 1
-        while start < i + 4 and self._value(start) in _BINDERS | {"both", "only"}:
-            start += 1
-        if start == i + 1 or self._kind(start) != "name":
-            return [], i + 1
-        names, end = self._names(start)
-        if self._role_after(end) is not None:  # "one knave: Ada is a knight, ..."
-            return [], i + 1
-        return names, end
-
-    def _is_stranger(self, i: int) -> bool:
-        """Whether the word at token i names somebody else, who gets a role."""
-        if not self._may_be_name(i, anywhere=False) or not self._has_force(self.tokens[i]):
-            return False
-        stated = self._role_after(i + 1)
-        return stated is not None and stated.bound
-
-    def _refuse_longer_name(self, i: int) -> None:
-        """Raise if the name at token i is the end of a longer one, as "Ann" in "Mary Ann"."""
-        if i > 0 and self.tokens[i - 1].kind == "word" and self._may_be_name(i - 1, anywhere=True):
-            raise _NoAnswerError
-
-    def _may_be_name(self, i: int, anywhere: bool) -> bool:
-        """Whether a word can be a name: written as one or, unless `anywhere`, the first of its clause."""
-        text = self.tokens[i].text
-        if text.lower() in _NO_NAMES or text.lower().endswith(("ly", "ing")):
-            return False
-        return (text[:1].isupper() and (len(text) == 1 or text[1:].islower())) or (not anywhere and i == 0)
+def _after_label(tokens: list[Token], labels: tuple[str, ...]) -> list[Token]:
+    """The tokens without a label before them, as "name:"."""
+    labelled = len(tokens) > 2 and tokens[0].value in labels and tokens[1].value in (":", "=")
+    return tokens[2:] if labelled else tokens
