@@ -6,7 +6,7 @@ The interval covers the choice of problems, for one trained model; it says nothi
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,9 @@ import torch
 from datasets import Dataset
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from shared.rewards import RewardFunction
 from shared.sampling import autocast, prompt_text
 from shared.statistics import Estimate, mean_interval, wilson_interval
-
-RewardFunction = Callable[..., list[float]]
 
 
 @dataclass(frozen=True)
@@ -87,6 +86,38 @@ def evaluate_benchmark(
     if samples == 1:
         return Evaluation(correct, wilson_interval(int(correct.sum()), len(prompts)), texts)
     return Evaluation(correct, mean_interval(correct.mean(axis=1)), texts)
+
+
+def benchmark_accuracies(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    benchmarks: Mapping[str, Dataset],
+    reward: RewardFunction | Sequence[RewardFunction],
+    settings: Mapping[str, Any],
+    seed: int,
+) -> dict[str, float]:
+    """Accuracy on each benchmark, sampled as `settings` say.
+
+    Read from `settings`: `eval_max_new_tokens`, `eval_batch_size`, `eval_samples`, `eval_temperature`, `precision`.
+    Other arguments: see `evaluate_benchmark`.
+    """
+    return {
+        name: float(
+            evaluate_benchmark(
+                model,
+                tokenizer,
+                problems,
+                reward,
+                max_new_tokens=settings["eval_max_new_tokens"],
+                batch_size=settings["eval_batch_size"],
+                samples=settings["eval_samples"],
+                temperature=settings["eval_temperature"],
+                seed=seed,
+                precision=settings["precision"],
+            ).estimate.value
+        )
+        for name, problems in benchmarks.items()
+    }
 
 
 def _grade(reward: Any, problems: Dataset, texts: list[list[str]]) -> np.ndarray:

@@ -76,8 +76,9 @@ def are_correct(
     texts = [_gold_text(gold) for gold in golds]
     verifier = verifier or shared_verifier()
     boxed = [(answer, gold) for answer, gold in zip(answers, texts) if answer is not None]
+    graded_with_answers = {gold for _, gold in boxed}
     for gold in dict.fromkeys(texts):
-        if gold not in {known for _, known in boxed}:
+        if gold not in graded_with_answers:
             verifier.check_gold(gold)
     graded = iter(verifier.grade_batch(boxed, seconds))
     return [answer is not None and next(graded) for answer in answers]
@@ -123,12 +124,13 @@ def _share_of_parts(answer: str, gold: str, seconds: float) -> float:
     gold_kind, gold_parts = answer_parts(gold)
     if len(gold_parts) < 2 or kind != gold_kind or (kind != "set" and len(parts) != len(gold_parts)):
         return 0.0
-    unmatched, matched = list(gold_parts), 0
-    pairs = [(part, one) for part in parts for one in gold_parts]
+    in_any_order = kind == "set"
+    pairs = [(part, one) for part in parts for one in gold_parts] if in_any_order else list(zip(parts, gold_parts))
     same = dict(zip(pairs, shared_verifier().grade_batch(pairs, max(seconds, 0.0)), strict=True))
-    if kind != "set":
-        matched = sum(same[pair] for pair in zip(parts, gold_parts, strict=True))
-    for part in parts if kind == "set" else ():
+    unmatched, matched = list(gold_parts), 0
+    if not in_any_order:
+        matched = sum(same[pair] for pair in pairs)
+    for part in parts if in_any_order else ():
         found = next((one for one in unmatched if same[part, one]), None)
         if found is not None:
             unmatched.remove(found)

@@ -33,17 +33,16 @@ def training_maths(settings: dict[str, Any], seed: int, context: JobContext) -> 
     smooth run. Raises ReplicationError, before anything is trained, when the model
     or a data set cannot be had.
     """
-    from shared.evaluation import evaluate_benchmark
+    from shared.evaluation import benchmark_accuracies
     from shared.rewards import accuracy_reward
-    from shared.tasks.math import benchmark, problems_from
+    from shared.tasks.math import benchmarks_from, problems_from
     from shared.training import passes, run_training
 
     methods = settings["methods"]
     if not {OURS, BASELINE} <= set(methods):
         raise ReplicationError(f"methods must hold {BASELINE!r} and {OURS!r}, not {methods}.")
     models.prepare(settings["model"])
-    sources = [entry.partition("=") for entry in settings["benchmarks"]]
-    tests = {name: benchmark(name, source or None, ungradable="drop") for name, _, source in sources}
+    tests = benchmarks_from(settings["benchmarks"])
     train = problems_from(settings["dataset"], ungradable="drop").shuffle(seed=seed)
     planned = settings["rollouts"] * settings["prompts_per_step"] * settings["group_size"]
     rows, mean = [], {}
@@ -60,21 +59,8 @@ def training_maths(settings: dict[str, Any], seed: int, context: JobContext) -> 
             tokenizer=tokenizer,
             progress=lambda part, done=position: context.progress((done + part) / len(methods)),
         )
-        accuracies = {}
-        for name, problems in tests.items():
-            result = evaluate_benchmark(
-                run.model,
-                tokenizer,
-                problems,
-                [accuracy_reward],
-                max_new_tokens=settings["eval_max_new_tokens"],
-                batch_size=settings["eval_batch_size"],
-                samples=settings["eval_samples"],
-                temperature=settings["eval_temperature"],
-                seed=seed,
-                precision=settings["precision"],
-            )
-            accuracies[name] = 100 * float(result.estimate.value)
+        shares = benchmark_accuracies(run.model, tokenizer, tests, [accuracy_reward], settings, seed)
+        accuracies = {name: 100 * share for name, share in shares.items()}
         mean[method] = statistics.fmean(accuracies.values())
         rows += [row(f"accuracy/{name}/{method}", value) for name, value in accuracies.items()]
         measured = run_rows(run.history, planned, settings["window"])

@@ -50,13 +50,12 @@ def train_and_measure(
     """Train (unless `method` is "base") and measure; under `accelerate launch` every process takes part in training."""
     from accelerate import PartialState
 
-    from shared.evaluation import evaluate_benchmark
-    from shared.tasks.math import benchmark, problems_from
+    from shared.evaluation import benchmark_accuracies
+    from shared.tasks.math import benchmarks_from, problems_from
     from shared.training import run_training
     from shared.training_settings import trainer_settings
 
-    sources = dict(_benchmark(entry) for entry in settings["benchmarks"])
-    problems = {name: benchmark(name, source, ungradable="drop") for name, source in sources.items()}
+    problems = benchmarks_from(settings["benchmarks"])
     model, tokenizer = models.load(settings["model"])
     from shared.rewards import accuracy_reward
 
@@ -75,30 +74,13 @@ def train_and_measure(
         model = run.model
     if not PartialState().is_main_process:
         return []
-    rows = []
+    accuracies = benchmark_accuracies(model, tokenizer, problems, [accuracy_reward], settings, seed)
+    rows: list[Row] = []
     for name, dataset in problems.items():
-        result = evaluate_benchmark(
-            model,
-            tokenizer,
-            dataset,
-            [accuracy_reward],
-            max_new_tokens=settings["eval_max_new_tokens"],
-            batch_size=settings["eval_batch_size"],
-            samples=settings["eval_samples"],
-            temperature=settings["eval_temperature"],
-            seed=seed,
-            precision=settings["precision"],
-        )
-        rows.append({"metric": f"accuracy/{name}", "value": result.estimate.value})
+        rows.append({"metric": f"accuracy/{name}", "value": accuracies[name]})
         rows.append({"metric": f"problems/{name}", "value": len(dataset)})
-    accuracies = [row["value"] for row in rows if row["metric"].startswith("accuracy/")]
-    rows.append({"metric": "accuracy/mean", "value": sum(accuracies) / len(accuracies)})
+    rows.append({"metric": "accuracy/mean", "value": sum(accuracies.values()) / len(accuracies)})
     return rows
-
-
-def _benchmark(entry: str) -> tuple[str, str | None]:
-    name, _, source = entry.partition("=")
-    return name, source or None
 
 
 def _launch(settings: dict[str, Any], seed: int, directory: Path) -> list[Row]:

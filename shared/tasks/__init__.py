@@ -14,8 +14,7 @@ from typing import Any
 from datasets import Dataset
 
 from shared.errors import ReplicationError
-
-RewardFunction = Callable[..., list[float]]
+from shared.rewards import RewardFunction
 
 _MODULES = {
     "addition": "shared.tasks.addition",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,17 @@ def benchmark(
     if len(problems) != known.problems:
         logger.warning("%s has %d problems here, %d were expected", name, len(problems), known.problems)
     return problems
+
+
+def benchmarks_from(entries: Sequence[str]) -> dict[str, Dataset]:
+    """Benchmarks by name, from entries `name` or `name=path-or-hub-id`; problems that cannot be graded are left out."""
+    return {name: benchmark(name, source, ungradable="drop") for name, source in map(benchmark_source, entries)}
+
+
+def benchmark_source(entry: str) -> tuple[str, str | None]:
+    """Name and home of an entry `name=path-or-hub-id`; without a home, None."""
+    name, _, source = entry.partition("=")
+    return name, source or None
 
 
 def problems_from(

@@ -17,6 +17,7 @@ from shared import models
 from shared.errors import ReplicationError
 from shared.group_log import read_group_log
 from shared.jobs import JobContext
+from shared.tasks.math import benchmark_source
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ("AIME24", "AMC23")
@@ -103,8 +104,8 @@ def hash_of(completion: Any) -> float:
 
 
 def test_the_home_of_a_benchmark_can_be_given() -> None:
-    assert table2._benchmark("AIME24") == ("AIME24", None)
-    assert table2._benchmark("AIME24=/data/a=b.jsonl") == ("AIME24", "/data/a=b.jsonl")
+    assert benchmark_source("AIME24") == ("AIME24", None)
+    assert benchmark_source("AIME24=/data/a=b.jsonl") == ("AIME24", "/data/a=b.jsonl")
 
 
 @pytest.mark.slow
