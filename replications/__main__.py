@@ -14,13 +14,13 @@ from rich.console import Console
 
 from replications import tools
 from shared.errors import ReplicationError
-from shared.papers import Paper, discover
+from shared.harness.papers import Paper, discover
 
 ROOT = Path(__file__).resolve().parents[1]
 PAPERS = Path(__file__).resolve().parent
 RESULTS_VARIABLE = "REPLICATE_RESULTS"
 DEFAULT_PROFILE = "quick"
-BENCH_MODULES = ("shared.bench", "synthetic.bench")
+BENCH_MODULES = ("shared.harness.bench", "synthetic.bench")
 EXAMPLES = """
 examples:
   replicate list
@@ -122,9 +122,9 @@ def _list(options: argparse.Namespace, console: Console) -> int:
 
 
 def _run(options: argparse.Namespace, console: Console) -> int:
-    from shared.outcomes import read_verdicts
-    from shared.rendering import print_verdicts
-    from shared.runs import Options, run_profile
+    from shared.harness.outcomes import read_verdicts
+    from shared.harness.rendering import print_verdicts
+    from shared.harness.runs import Options, run_profile
 
     paper = find_paper(options.paper, options.papers)
     discover(options.papers)  # a mistake in another paper would stop the report: say so before the run, not after it
@@ -151,8 +151,8 @@ def _run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _verdicts(options: argparse.Namespace, console: Console) -> int:
-    from shared.outcomes import read_verdicts
-    from shared.rendering import print_verdicts
+    from shared.harness.outcomes import read_verdicts
+    from shared.harness.rendering import print_verdicts
 
     results = results_directory()
     for paper, profile in _on_disk(options, results):
@@ -175,15 +175,15 @@ def _report(options: argparse.Namespace, console: Console) -> int:
 
 
 def _model(options: argparse.Namespace, console: Console) -> int:
-    from shared.models import prepare
+    from shared.models.catalog import prepare
 
     console.print(f"{options.name} is ready: {prepare(options.name)}", soft_wrap=True, highlight=False)
     return 0
 
 
 def _bench(options: argparse.Namespace, console: Console) -> int:
-    """Run every measurement that ``shared.bench`` and ``synthetic.bench`` name; 1 where a target is missed."""
-    from shared.bench import print_table
+    """Run every measurement that ``shared.harness.bench`` and ``synthetic.bench`` name; 1 where a target is missed."""
+    from shared.harness.bench import print_table
 
     benches = {}
     for name in BENCH_MODULES:
@@ -211,14 +211,14 @@ def _on_disk(options: argparse.Namespace, results: Path) -> list[tuple[Paper, st
 
 
 def _judge(paper: Paper, profile: str, results: Path) -> None:
-    from shared.outcomes import evaluate_profile, write_verdicts
+    from shared.harness.outcomes import evaluate_profile, write_verdicts
 
     directory = results / paper.name / profile
     write_verdicts(evaluate_profile(paper, profile, directory), directory)
 
 
 def _draw(paper: Paper, profile: str, results: Path, console: Console) -> bool:
-    from shared.figures import draw_figures
+    from shared.harness.figures import draw_figures
 
     failures = draw_figures(paper, profile, results / paper.name / profile)
     for name, message in failures.items():
@@ -227,7 +227,7 @@ def _draw(paper: Paper, profile: str, results: Path, console: Console) -> bool:
 
 
 def _write_report(paper: Paper | None, papers: Path, results: Path) -> Path:
-    from shared.report import build_report
+    from shared.harness.report import build_report
 
     known = discover(papers)
     if paper is not None and paper.directory not in [one.directory for one in known]:

@@ -112,8 +112,8 @@ def _plan(options: argparse.Namespace, console: Console) -> int:
     _check_least("--scatter", options.scatter, 0)
     if options.budget is not None:
         _check_least("--budget", options.budget, 2)
-    from shared.group_size_plan import plan_group_sizes, with_rollouts
-    from shared.solve_rates import load_solve_rates
+    from shared.planning.group_size_plan import plan_group_sizes, with_rollouts
+    from shared.planning.solve_rates import load_solve_rates
 
     rates = load_solve_rates(options.solve_rates, options.column)
     if options.rollouts is not None:
@@ -135,8 +135,8 @@ def _diagnose(options: argparse.Namespace, console: Console) -> int:
         _check_share("--max-silent", options.max_silent)
     if options.window is not None:
         _check_least("--window", options.window, 0)
-    from shared.diagnostics import diagnose
-    from shared.run_log import read_run_log
+    from shared.planning.diagnostics import diagnose
+    from shared.planning.read_log import read_run_log
 
     log = read_run_log(options.log, options.group_size, options.reward, options.skip_unscored)
     diagnosis = diagnose(log, options.success, options.fidelity, options.max_silent, options.window)

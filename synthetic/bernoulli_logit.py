@@ -24,8 +24,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shared.closed_forms import expected_update, sigma
-from shared.groups import dr_grpo_advantages, grpo_advantages, rloo_advantages
+from shared.theory.closed_forms import expected_update, sigma
+from shared.theory.groups import dr_grpo_advantages, grpo_advantages, rloo_advantages
 from synthetic.binomial_sampler import WORD_BITS, binomial_counts
 
 # First words of the seed sequences of the random numbers' three uses.
@@ -42,7 +42,7 @@ class Method:
         advantages: rewards (..., G) -> advantages (..., G); any order of the completions must give the same values in
             that order.
         gain: (sigma (K,), G) -> factor of (s+ - s-) that the identity claims, (K,).
-        closed_form: name of the method in ``shared.closed_forms.expected_update``.
+        closed_form: name of the method in ``shared.theory.closed_forms.expected_update``.
         max_redraws: how many more times a silent group is drawn.
     """
 
@@ -322,7 +322,7 @@ def _record_p(p: np.ndarray, share: np.ndarray, mean_p: np.ndarray, tracked_p: n
 
 
 def _silent_rate(p: np.ndarray, group_size: int) -> np.ndarray:
-    """p^G + (1-p)^G by repeated squaring; ``shared.closed_forms.silent_rate`` checks and costs more at every step."""
+    """p^G + (1-p)^G by repeated squaring; `closed_forms.silent_rate` checks and costs more."""
     return _power(p, group_size) + _power(1.0 - p, group_size)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from shared import models
+from shared.models import catalog
 from synthetic.binary_tree import BinaryTree
 
 if TYPE_CHECKING:
@@ -27,17 +27,17 @@ _VOCABULARY = {"<end>": END, "<path>": PATH, "L": LEFT, "R": RIGHT}
 _MASKED = -1e4  # exp(-1e4) is exactly 0 in every float format, and 0 * -1e4 is 0 in the entropy where -inf gives NaN
 
 
-def path_model(name: str = models.EMBEDDED, seed: int = 0) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+def path_model(name: str = catalog.EMBEDDED, seed: int = 0) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """A language model whose next token is L or R, and its tokenizer.
 
-    `name`: `"random-small"` (two layers, random from `seed`), or any model `shared.models` can load; of the latter the
+    `name`: `"random-small"` (two layers, random from `seed`), or any model that `catalog.load` takes; of the latter the
     body is kept and the embedding is cut to four rows: end of sequence, the start of a prompt, "L" and "R".
     """
     tokenizer = _tokenizer()
     if name == "random-small":
         model = _random_small(seed)
     else:
-        model, words = models.load(name)
+        model, words = catalog.load(name)
         start = words.bos_token_id if words.bos_token_id is not None else words.eos_token_id
         kept = [words.eos_token_id, start, *(_single_token(words, word) for word in ("L", "R"))]
         _restrict(model, model.get_input_embeddings().weight[kept].detach().clone())
@@ -95,7 +95,7 @@ def _tokenizer() -> PreTrainedTokenizerFast:
 
 
 def _random_small(seed: int) -> PreTrainedModel:
-    model = models.random_llama(
+    model = catalog.random_llama(
         len(_VOCABULARY), 64, 2, seed, END, max_position_embeddings=64, tie_word_embeddings=True
     )
     _restrict(model, model.get_input_embeddings().weight.detach().clone())

@@ -126,7 +126,7 @@ import numpy as np
 import torch
 
 from shared.errors import ReplicationError
-from shared.runs import Experiment
+from shared.harness.runs import Experiment
 
 HERE = Path(__file__).parent
 

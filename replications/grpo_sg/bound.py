@@ -38,9 +38,9 @@ from scipy.stats import rankdata
 from torch import Tensor
 
 from replications.grpo_sg.small_policy import START, AdditionPolicies, digits_of_sums, gradients
-from shared.confidence_weights import sharpness_weights
-from shared.groups import grpo_advantages
-from shared.jobs import JobContext, Row
+from shared.harness.jobs import JobContext, Row
+from shared.theory.confidence_weights import sharpness_weights
+from shared.theory.groups import grpo_advantages
 
 METHODS = ("grpo", "sharpness", "sharpness-mean1")
 ASCENT_STEPS = 12

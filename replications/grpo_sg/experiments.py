@@ -8,8 +8,8 @@ from __future__ import annotations
 from functools import partial
 
 from replications.grpo_sg.small_settings import SMALL_DEFAULTS
-from shared.jobs import Experiment, deferred
-from shared.training_settings import DEFAULTS
+from shared.harness.jobs import Experiment, deferred
+from shared.training.settings import DEFAULTS
 
 _later = partial(deferred, "replications.grpo_sg")
 _SMALL = _later("training_small", "training_small")

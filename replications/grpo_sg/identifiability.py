@@ -28,14 +28,14 @@ import torch
 from torch import Tensor, nn
 
 from replications.grpo_sg.token_gradients import spearman
-from shared import models
-from shared.confidence_weights import matched_weights, sharpness_weights
 from shared.errors import ReplicationError
-from shared.groups import grpo_advantages
-from shared.jobs import JobContext, Row
-from shared.raw_logits import head_scaling, watching_selected_logits
-from shared.sampling import Sample, sample_completions
+from shared.harness.jobs import JobContext, Row
+from shared.models import catalog
+from shared.models.sampling import Sample, sample_completions
 from shared.tasks.addition import addition_problems, addition_reward
+from shared.theory.confidence_weights import matched_weights, sharpness_weights
+from shared.theory.groups import grpo_advantages
+from shared.training.raw_logits import head_scaling, watching_selected_logits
 
 LOWER, UPPER = 1.0, 1.4
 """Bounds of the weights in the paper's setting."""
@@ -50,7 +50,7 @@ _PIECE = 2**16
 def shift_head(model: Any, c: float) -> Any:
     """Add `c` to every logit of `model`, in place, and return it: the same policy with other raw logits.
 
-    The head gets a constant bias that is not trained, which TRL's fused head and `shared.raw_logits` both see;
+    The head gets a constant bias that is not trained, which TRL's fused head and `shared.training.raw_logits` both see;
     parameters, gradients of log-probabilities and number of trained parameters stay as they were. Repeated calls add
     up. A model type without a head bias drops it when the weights are saved and loaded again: a reference rebuilt from
     disk is not shifted, and is the same policy. Raises ReplicationError where logits are soft-capped, which would
@@ -260,7 +260,7 @@ def identifiability(settings: dict[str, Any], seed: int, context: JobContext) ->
     itself: `policy_change`, the largest change of a log-probability, and `raw_shift_error`, of a raw logit beyond the
     shift.
     """
-    model, tokenizer = models.load(settings["model"])
+    model, tokenizer = catalog.load(settings["model"])
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     groups = _sampled_groups(model, tokenizer, settings, seed)
     context.progress(0.4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from shared.training_settings import DEFAULTS
+from shared.training.settings import DEFAULTS
 
 SMALL_DEFAULTS: dict[str, Any] = {
     **{key: value for key, value in DEFAULTS.items() if key not in ("model", "steps")},

@@ -24,14 +24,14 @@ import torch
 from scipy.stats import rankdata
 from torch import Tensor
 
-from shared import models
 from shared.errors import ReplicationError
-from shared.jobs import JobContext, Row
-from shared.raw_logits import head_scaling
-from shared.sampling import sample_completions
-from shared.statistics import default_generator
+from shared.harness.jobs import JobContext, Row
+from shared.models import catalog
+from shared.models.sampling import sample_completions
+from shared.statistics.estimates import default_generator
 from shared.tasks.addition import addition_problems
-from shared.token_weights import gate_gradient, sharpness_weights
+from shared.training.raw_logits import head_scaling
+from shared.training.token_weights import gate_gradient, sharpness_weights
 
 LEVELS = ("logits", "hidden_last", "hidden_middle", "parameters")
 QUARTILES = (1, 2, 3, 4)
@@ -240,7 +240,7 @@ def token_gradients(settings: dict[str, Any], seeds: range, context: JobContext)
     (`token_*`, numbered by `step`).
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model, tokenizer = models.load(settings["model"])
+    model, tokenizer = catalog.load(settings["model"])
     model.to(device)
     count = settings["tokens_per_completion"]
     rows: list[Row] = []

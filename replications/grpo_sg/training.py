@@ -13,12 +13,12 @@ from typing import Any
 from datasets import Dataset
 
 from replications.grpo_sg.training_metrics import run_rows
-from shared import models
-from shared.evaluation import greedy_accuracy
-from shared.jobs import JobContext, Row, row
+from shared.harness.jobs import JobContext, Row, row
+from shared.models import catalog
+from shared.models.evaluation import greedy_accuracy
 from shared.tasks import load_task
-from shared.training import passes, run_training
-from shared.training_settings import trainer_settings
+from shared.training.run import passes, run_training
+from shared.training.settings import trainer_settings
 
 APART = ("model", "steps")
 """Settings of a training run that a comparison decides by itself: its start, and as many steps as `rollouts` need."""
@@ -48,7 +48,7 @@ def training(settings: dict[str, Any], seed: int, context: JobContext) -> list[R
         validation_size=settings["longer_size"],
         **sizes,
     )
-    model, tokenizer = models.load(settings["model"])
+    model, tokenizer = catalog.load(settings["model"])
     sets = {"held_out": task.validation, "longer": longer.validation}
     return comparison_rows(settings, seed, context, model, tokenizer, task.train, sets, task.rewards)
 

@@ -19,9 +19,9 @@ from datasets import Dataset
 from torch.nn.functional import cross_entropy
 
 from replications.grpo_sg.training import comparison_rows
-from shared import models
-from shared.jobs import JobContext, Row, row
-from shared.sampling import autocast, prompt_ids
+from shared.harness.jobs import JobContext, Row, row
+from shared.models import catalog
+from shared.models.sampling import autocast, prompt_ids
 from shared.tasks import Task, load_task
 
 _FORMAT = 1  # raise when the same settings should give another start
@@ -42,7 +42,7 @@ def training_kk(settings: dict[str, Any], seed: int, context: JobContext) -> lis
     name = settings["model"]
     if settings["warm_steps"]:
         name = str(warm_start(settings, seed))
-    model, tokenizer = models.load(name)
+    model, tokenizer = catalog.load(name)
     sets = {f"people_{n}": each.validation for n, each in tasks.items()}
     rows = comparison_rows(settings, seed, context, model, tokenizer, task.train, sets, task.rewards)
     last = [entry["value"] for entry in rows if entry["metric"] in {f"final_people_{n}_accuracy" for n in people}]
@@ -66,22 +66,22 @@ def _task(settings: Mapping[str, Any], people: list[int], seed: int) -> Task:
 def warm_start(settings: Mapping[str, Any], seed: int) -> Path:
     """Directory of the model after its supervised steps, made once for all methods of a seed and kept in the cache.
 
-    As large as the model itself. Raises ReplicationError when the cache cannot be written, and as `models.load` does.
+    As large as the model itself. Raises ReplicationError when the cache cannot be written, and as `catalog.load` does.
     """
     keys = ("model", "people", "train_size", "validation_size", "reward", "system_message", "warm_steps", "warm_batch")
     identity = {key: settings[key] for key in (*keys, "warm_lr", "precision")}
     identity |= {"seed": seed, "format": _FORMAT, "torch": torch.__version__}
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
-    return models.made_once(
+    return catalog.made_once(
         f"kk-warm-start/{digest}",
-        lambda work: models.save(*taught_form(settings, seed), work),
+        lambda work: catalog.save(*taught_form(settings, seed), work),
         "a start is as large as the model",
     )
 
 
 def taught_form(settings: Mapping[str, Any], seed: int) -> tuple[Any, Any]:
     """The model after `warm_steps` steps of AdamW on `warm_batch` training puzzles each, and its tokenizer."""
-    model, tokenizer = models.load(settings["model"])
+    model, tokenizer = catalog.load(settings["model"])
     model.to("cuda" if torch.cuda.is_available() else "cpu").train()
     rows = encoded(_task(settings, settings["people"], seed).train, tokenizer)
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings["warm_lr"], weight_decay=0.0)

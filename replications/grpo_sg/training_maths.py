@@ -13,10 +13,10 @@ from typing import Any
 
 from replications.grpo_sg.training import APART
 from replications.grpo_sg.training_metrics import run_rows
-from shared import models
 from shared.errors import ReplicationError
-from shared.jobs import JobContext, Row, row
-from shared.training_settings import trainer_settings
+from shared.harness.jobs import JobContext, Row, row
+from shared.models import catalog
+from shared.training.settings import trainer_settings
 
 OURS, BASELINE = "sharpness", "grpo"
 SMOOTH = ("grad_norm_median", "grad_norm_tail", "grad_norm_spikes", "reward_mean", "reward_roughness")
@@ -33,22 +33,22 @@ def training_maths(settings: dict[str, Any], seed: int, context: JobContext) -> 
     smooth run. Raises ReplicationError, before anything is trained, when the model
     or a data set cannot be had.
     """
-    from shared.evaluation import benchmark_accuracies
-    from shared.rewards import accuracy_reward
+    from shared.grading.rewards import accuracy_reward
+    from shared.models.evaluation import benchmark_accuracies
     from shared.tasks.math import benchmarks_from, problems_from
-    from shared.training import passes, run_training
+    from shared.training.run import passes, run_training
 
     methods = settings["methods"]
     if not {OURS, BASELINE} <= set(methods):
         raise ReplicationError(f"methods must hold {BASELINE!r} and {OURS!r}, not {methods}.")
-    models.prepare(settings["model"])
+    catalog.prepare(settings["model"])
     tests = benchmarks_from(settings["benchmarks"])
     train = problems_from(settings["dataset"], ungradable="drop").shuffle(seed=seed)
     planned = settings["rollouts"] * settings["prompts_per_step"] * settings["group_size"]
     rows, mean = [], {}
     for position, method in enumerate(methods):
         chosen = {**trainer_settings(settings, APART), "method": method}
-        model, tokenizer = models.load(settings["model"])
+        model, tokenizer = catalog.load(settings["model"])
         run = run_training(
             {**chosen, "steps": settings["rollouts"] * passes(chosen)},
             seed,
@@ -85,6 +85,7 @@ def agentic_qa(settings: dict[str, Any], seed: int, context: JobContext) -> list
     raise ReplicationError(
         f"Agentic question answering with {settings['model']} is not implemented here: it needs a search tool over a "
         "text corpus, rollouts of several turns in the setting of VerlTool, and questions that are not stated in our "
-        "sources. Run the paper's setting in VerlTool with the weights of shared.confidence_weights.sharpness_weights, "
+        "sources. Run the paper's setting in VerlTool with the weights of "
+        "shared.theory.confidence_weights.sharpness_weights, "
         "or test the other claims: leave this experiment out with ONLY=<experiment>."
     )

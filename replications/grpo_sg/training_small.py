@@ -22,15 +22,15 @@ from typing import Any
 import numpy as np
 
 from replications.grpo_sg.identifiability import shift_head
-from replications.grpo_sg.small_model import PROBE, answers, encode, problems, small_start
 from replications.grpo_sg.small_settings import complete
 from replications.grpo_sg.training import APART
 from replications.grpo_sg.training_metrics import run_rows, weights
-from shared import models
-from shared.jobs import JobContext, Row, row
+from shared.harness.jobs import JobContext, Row, row
+from shared.models import catalog
+from shared.models.small_transformer import PROBE, answers, encode, problems, small_start
 from shared.tasks.addition import addition_reward
-from shared.training import passes, run_training
-from shared.training_settings import trainer_settings
+from shared.training.run import passes, run_training
+from shared.training.settings import trainer_settings
 
 SETS = ("held_out", "train", "longer")
 RUN = ("rollouts", "eval_every")
@@ -71,7 +71,7 @@ def small_run(
     data = problems(settings, seed)
     probe = data.train.select(range(min(PROBE, len(data.train))))
     parts = dict(zip(SETS, map(encode, (data.held_out, probe, data.longer)), strict=True))
-    model, tokenizer = models.load(str(small_start(settings, seed)))
+    model, tokenizer = catalog.load(str(small_start(settings, seed)))
     if shift:
         shift_head(model, shift)
     chosen = trainer_settings(settings, APART)

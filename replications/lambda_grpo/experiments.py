@@ -8,8 +8,8 @@ from __future__ import annotations
 from functools import partial
 
 from replications.lambda_grpo import table1, table2_intervals
-from shared.jobs import Experiment, deferred
-from shared.training_settings import DEFAULTS
+from shared.harness.jobs import Experiment, deferred
+from shared.training.settings import DEFAULTS
 
 _later = partial(deferred, "replications.lambda_grpo")
 

@@ -16,8 +16,8 @@ from replications.lambda_grpo.table1_figures import (
     table1_paper,
 )
 from replications.lambda_grpo.table2_intervals import DIGIT, Z95, pairs, read_table
-from shared.plots import COLORS, line_with_interval, panels, paper_mark, points_with_interval
-from shared.statistics import Estimate, mean_interval
+from shared.harness.plots import COLORS, line_with_interval, panels, paper_mark, points_with_interval
+from shared.statistics.estimates import Estimate, mean_interval
 
 MODEL_LABELS = {"random-small": "small transformer, random", "embedded": "SmolLM2-135M, pretrained"}
 

@@ -8,15 +8,15 @@ from typing import Any
 from datasets import Dataset
 from trl import GRPOTrainer
 
-from shared import models
 from shared.errors import ReplicationError
-from shared.evaluation import greedy_accuracy
-from shared.group_log import read_group_log
-from shared.jobs import JobContext, Row, row
+from shared.harness.jobs import JobContext, Row, row
+from shared.models import catalog
+from shared.models.evaluation import greedy_accuracy
 from shared.tasks import load_task
-from shared.trainer import OneContextGRPOTrainer, TokenWeightedGRPOTrainer
-from shared.training import run_training
-from shared.training_settings import trainer_settings
+from shared.training.group_log import read_group_log
+from shared.training.run import run_training
+from shared.training.settings import trainer_settings
+from shared.training.trainer import OneContextGRPOTrainer, TokenWeightedGRPOTrainer
 from synthetic.binary_tree import BinaryTree
 from synthetic.tree_task import leaf_probability, path_model, tree_dataset, tree_reward
 
@@ -97,7 +97,7 @@ def training(settings: dict[str, Any], seed: int, context: JobContext) -> list[R
     under the curve), and by step `reward`, `grad_norm`, `entropy`, `silent_share`.
     """
     train, validation, rewards = _data(settings, seed)
-    model, tokenizer = models.load(settings["model"])
+    model, tokenizer = catalog.load(settings["model"])
 
     def accuracy(model: Any, _: int) -> dict[str, float]:
         result = greedy_accuracy(
@@ -173,7 +173,7 @@ _ADDITION_KEYS = ("low", "high", "train_size", "validation_size", "system_messag
 def _data(settings: dict[str, Any], seed: int) -> tuple[Dataset, Dataset, list[Any]]:
     """Training prompts, validation problems and rewards: addition, or mathematics where a `dataset` is set."""
     if "dataset" in settings:
-        models.prepare(settings["model"])  # a model that cannot be had is said before any data is fetched
+        catalog.prepare(settings["model"])  # a model that cannot be had is said before any data is fetched
         task = load_task(
             "math",
             dataset=settings["dataset"],

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shared.errors import ReplicationError
-from shared.jobs import JobContext, Row
-from shared.statistics import Estimate, bootstrap, k_seed_mean_distribution, paired_difference
+from shared.harness.jobs import JobContext, Row
+from shared.statistics.estimates import Estimate, bootstrap, k_seed_mean_distribution, paired_difference
 from synthetic.binary_tree import BinaryTree, TabularResult, run_tabular
 
 PAPER_TABLE = Path(__file__).with_name("paper_table1.csv")

@@ -23,9 +23,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from shared import models
 from shared.errors import ReplicationError
-from shared.jobs import JobContext, Row
+from shared.harness.jobs import JobContext, Row
+from shared.models import catalog
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,12 +33,12 @@ ROOT = Path(__file__).resolve().parents[2]
 def table2(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
     """Rows `accuracy/<benchmark>`, `problems/<benchmark>` (how many could be graded) and `accuracy/mean` of one model.
 
-    Settings beyond the trainer's (`shared.training_settings.DEFAULTS`): `method` ("base" trains nothing), `dataset`,
+    Settings beyond the trainer's (`shared.training.settings.DEFAULTS`): `method` ("base" trains nothing), `dataset`,
     `benchmarks` (names of `shared.tasks.math.BENCHMARKS`, each optionally `name=path-or-hub-id`), `eval_batch_size`,
     `eval_max_new_tokens`, `eval_samples`, `eval_temperature`, `processes`.
     Raises ReplicationError, before anything is trained, when the model or a data set cannot be had.
     """
-    models.prepare(settings["model"])
+    catalog.prepare(settings["model"])
     if settings["processes"] == 1:
         return train_and_measure(settings, seed, context.directory, context)
     return _launch(settings, seed, context.directory)
@@ -50,14 +50,14 @@ def train_and_measure(
     """Train (unless `method` is "base") and measure; under `accelerate launch` every process takes part in training."""
     from accelerate import PartialState
 
-    from shared.evaluation import benchmark_accuracies
+    from shared.models.evaluation import benchmark_accuracies
     from shared.tasks.math import benchmarks_from, problems_from
-    from shared.training import run_training
-    from shared.training_settings import trainer_settings
+    from shared.training.run import run_training
+    from shared.training.settings import trainer_settings
 
     problems = benchmarks_from(settings["benchmarks"])
-    model, tokenizer = models.load(settings["model"])
-    from shared.rewards import accuracy_reward
+    model, tokenizer = catalog.load(settings["model"])
+    from shared.grading.rewards import accuracy_reward
 
     if settings["method"] != "base":
         train = problems_from(settings["dataset"], ungradable="drop").shuffle(seed=seed)

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from shared.jobs import JobContext, Row
+from shared.harness.jobs import JobContext, Row
 
 PAPER_TABLE = Path(__file__).with_name("paper_table2.csv")
 DIGIT = 10_000  # the table prints four decimals

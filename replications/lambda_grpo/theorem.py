@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from replications.lambda_grpo.objectives import enumerate_process_sets, sequence_level, token_level, token_terms
-from shared.groups import grpo_advantages
-from shared.jobs import JobContext, Row
-from shared.precision import in_float64
-from shared.process_sets import process_set_sizes, step_advantages
+from shared.harness.jobs import JobContext, Row
+from shared.models.precision import in_float64
+from shared.theory.groups import grpo_advantages
+from shared.theory.process_sets import process_set_sizes, step_advantages
 
 BETA = 0.04
 CLIP = 0.2
@@ -201,10 +201,10 @@ def model_rollouts(settings: dict[str, Any], seed: int, context: JobContext) -> 
     The reference policy of the KL term is the same model rounded to bfloat16. Rewards are 1 for a right sum plus a
     random number in [0, 1) for each completion: the theorem is about any rewards, and no group is silent.
     """
-    from shared import models
+    from shared.models import catalog
     from shared.tasks.addition import addition_reward
 
-    model, tokenizer = models.load(settings["model"])
+    model, tokenizer = catalog.load(settings["model"])
     worst: dict[str, float] = {}
     tokens = settings["max_new_tokens"]
     prompts, answers = _prompts(settings, seed)
@@ -215,7 +215,7 @@ def model_rollouts(settings: dict[str, Any], seed: int, context: JobContext) -> 
         sampled = model.generate(**batch, do_sample=True, max_new_tokens=tokens, top_k=0, top_p=1.0, temperature=1.0)
         rollouts.append((batch.input_ids, sampled[:, batch.input_ids.size(1) :]))
     reference = [_completion_logps(model.bfloat16().float(), *rollout).detach().double() for rollout in rollouts]
-    model = in_float64(models.load(settings["model"], dtype="float64")[0])
+    model = in_float64(catalog.load(settings["model"], dtype="float64")[0])
     generator = torch.Generator().manual_seed(seed)
     nonflat = 0
     for index, ((prompt_ids, ids), ref, answer) in enumerate(zip(rollouts, reference, answers, strict=True)):

@@ -37,7 +37,7 @@ from replications.sigma_identity.score_gradients import (
     weighted_score,
 )
 from replications.sigma_identity.trl_updates import run_trainer
-from shared.jobs import JobContext, Row
+from shared.harness.jobs import JobContext, Row
 
 _ROUNDING = 1e-9  # an estimate below it is a zero
 

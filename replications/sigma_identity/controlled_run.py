@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from shared.closed_forms import expected_update, silent_rate
 from shared.errors import ReplicationError
-from shared.jobs import JobContext, Row
-from shared.solve_rates import SolveRates, load_solve_rates
+from shared.harness.jobs import JobContext, Row
+from shared.planning.solve_rates import SolveRates, load_solve_rates
+from shared.theory.closed_forms import expected_update, silent_rate
 from synthetic.bernoulli_logit import METHODS, Method, Trajectories, mean_field, simulate, with_redraws
 
 PAPER_HARDEST = {"grpo": 0.99, "dr-grpo": 0.88}
@@ -53,9 +53,9 @@ def controlled_run(settings: dict[str, Any], seeds: range, context: JobContext) 
     """One method and setting of the controlled run, all seeds.
 
     Settings: `method`, `group_size`, `clip` (p to [clip, 1 - clip]; 0 leaves it), `rates` (see
-    `shared.solve_rates.load_solve_rates`), `prompts`, `steps`, `lr`, `max_redraws` (of DAPO), `target_p`, `equal_steps`
-    and `equal_samples` (completions per prompt), at which speeds are compared; `curve_every` (steps between the points
-    of the mean curves).
+    `shared.planning.solve_rates.load_solve_rates`), `prompts`, `steps`, `lr`, `max_redraws` (of DAPO), `target_p`,
+    `equal_steps` and `equal_samples` (completions per prompt), at which speeds are compared; `curve_every` (steps
+    between the points of the mean curves).
 
     Rows per seed, p meaning solve rates: see `seed_rows`. Rows of no seed: see `summary_rows` and `curve_rows`.
     Cost: 50 to 120 ms a seed at the paper's settings.

@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 
 from shared.errors import ReplicationError
-from shared.jobs import JobContext, Row
-from shared.solve_rates import BIG_MATH, SolveRates, load_solve_rates
+from shared.harness.jobs import JobContext, Row
+from shared.planning.solve_rates import BIG_MATH, SolveRates, load_solve_rates
 
 DATA = Path(__file__).with_name("data") / "dapo_accuracy1_fraction.csv"
 EVALUATION_SAMPLES = 32

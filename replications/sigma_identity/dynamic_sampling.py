@@ -26,11 +26,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from shared.closed_forms import silent_rate
-from shared.group_log import read_group_log
-from shared.jobs import JobContext, Row, row
-from shared.training import run_training
-from shared.training_settings import trainer_settings
+from shared.harness.jobs import JobContext, Row, row
+from shared.theory.closed_forms import silent_rate
+from shared.training.group_log import read_group_log
+from shared.training.run import run_training
+from shared.training.settings import trainer_settings
 from synthetic.tree_task import LEFT, PATH, RIGHT, leaf_of, path_ids, path_model
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from functools import partial
 
 from replications.sigma_identity import dapo_log, tables
-from shared.jobs import Experiment, deferred
-from shared.training_settings import DEFAULTS
+from shared.harness.jobs import Experiment, deferred
+from shared.training.settings import DEFAULTS
 
 _later = partial(deferred, "replications.sigma_identity")
 

@@ -2,8 +2,8 @@
 
 For binary rewards, s+ and s- the mean scores of right and wrong completions and sigma = sqrt(k (G - k)) / G, the update
 g = (1/G) sum_i A_i s_i is sigma (s+ - s-) for GRPO, sigma^2 (s+ - s-) for Dr. GRPO and G / (G - 1) times that for RLOO
-(Theorem 1); dynamic sampling keeps sigma and leaves out silent groups. The advantages are those of `shared.groups`,
-computed from the rewards of each completion; scores are random vectors.
+(Theorem 1); dynamic sampling keeps sigma and leaves out silent groups. The advantages are those of
+`shared.theory.groups`, computed from the rewards of each completion; scores are random vectors.
 
 An error is the length of the difference of both sides over the mean length of the terms A_i s_i that are summed, since
 the sum itself may cancel to nearly nothing. The controls go through the same comparison.
@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from shared.closed_forms import sigma
-from shared.groups import dr_grpo_advantages, grpo_advantages, rloo_advantages
-from shared.jobs import JobContext, Row
+from shared.harness.jobs import JobContext, Row
+from shared.theory.closed_forms import sigma
+from shared.theory.groups import dr_grpo_advantages, grpo_advantages, rloo_advantages
 from synthetic.bernoulli_logit import population_grpo
 
 TRL_EPS = 1e-4

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import hypergeom
 
-from shared.closed_forms import sigma
+from shared.theory.closed_forms import sigma
 
 EDGES = (0.1, 0.4, 0.6, 0.9)
 BINS = ("p < .1", ".1-.4", ".4-.6", ".6-.9", "p > .9")

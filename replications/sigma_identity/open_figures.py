@@ -9,9 +9,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from shared.claims import MINIMUM_SEEDS
-from shared.plots import COLORS, panels, points_with_interval
-from shared.statistics import Estimate, mean_interval
+from shared.harness.claims import MINIMUM_SEEDS
+from shared.harness.plots import COLORS, panels, points_with_interval
+from shared.statistics.estimates import Estimate, mean_interval
 
 BIN_LABELS = ("< .1", ".1–.4", ".4–.6", ".6–.9", "> .9")
 BIN_RATES = ((0.0, 0.1), (0.1, 0.4), (0.4, 0.6), (0.6, 0.9), (0.9, 1.0))

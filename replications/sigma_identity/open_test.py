@@ -38,15 +38,15 @@ from replications.sigma_identity.open_estimates import (
     shares,
     without_replacement,
 )
-from shared import models
-from shared.closed_forms import silent_rate
-from shared.group_log import read_group_log
-from shared.jobs import JobContext, Row, row
-from shared.rewards import completion_text
-from shared.sampling import Sample, sample_completions
+from shared.grading.rewards import completion_text
+from shared.harness.jobs import JobContext, Row, row
+from shared.models import catalog
+from shared.models.sampling import Sample, sample_completions
 from shared.tasks.addition import addition_problems, addition_reward
-from shared.training import run_training
-from shared.training_settings import DEFAULTS, trainer_settings
+from shared.theory.closed_forms import silent_rate
+from shared.training.group_log import read_group_log
+from shared.training.run import run_training
+from shared.training.settings import DEFAULTS, trainer_settings
 
 METHODS = ("grpo", "dr-grpo")
 BIN_NAMES = (*(str(i) for i in range(len(BINS))), "extreme", "medium")
@@ -93,7 +93,7 @@ def open_test(settings: dict[str, Any], seed: int, context: JobContext) -> list[
     checkpoints: the training groups' silent fraction. Without step: both over the whole run, and the mass by
     difficulty.
     """
-    model, tokenizer = models.load(settings["model"])
+    model, tokenizer = catalog.load(settings["model"])
     problems, reward = open_problems(settings, seed)
     size = settings["group_size"]
     generator = torch.Generator().manual_seed(2_607_000 + seed)
@@ -145,10 +145,10 @@ def open_problems(settings: dict[str, Any], seed: int) -> tuple[Dataset, Any]:
     """
     count = settings["prompts"]
     if "dataset" in settings:
-        from shared.rewards import accuracy_reward
+        from shared.grading.rewards import accuracy_reward
         from shared.tasks.math import problems_from
 
-        models.prepare(settings["model"])  # a model that cannot be had is said before any data is fetched
+        catalog.prepare(settings["model"])  # a model that cannot be had is said before any data is fetched
         problems = problems_from(settings["dataset"], ungradable="drop").shuffle(seed=seed)
         return problems.select(range(min(count, len(problems)))), accuracy_reward
     rows: dict[tuple[int, int], dict[str, Any]] = {}

@@ -17,7 +17,7 @@ model has a ||Delta(x)|| that may depend on the prompt, and on its difficulty. T
 
 A score is grad log pi of the whole completion (the sum over its tokens), the score that TRL's losses "dapo" and
 "dr_grpo" imply up to a factor common to the batch, with respect to the linear layers, as a sketch
-(`shared.score_sketch`).
+(`replications.sigma_identity.score_sketch`).
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from replications.sigma_identity.open_estimates import (
     without_replacement,
 )
 from replications.sigma_identity.open_test import BIN_NAMES, METHODS, open_problems, solve
-from shared import models
-from shared.closed_forms import sigma
-from shared.jobs import JobContext, Row, row
-from shared.sampling import Sample
-from shared.score_sketch import ScoreSketch, exact_gram
-from shared.training import run_training
-from shared.training_settings import DEFAULTS, trainer_settings
+from replications.sigma_identity.score_sketch import ScoreSketch, exact_gram
+from shared.harness.jobs import JobContext, Row, row
+from shared.models import catalog
+from shared.models.sampling import Sample
+from shared.theory.closed_forms import sigma
+from shared.training.run import run_training
+from shared.training.settings import DEFAULTS, trainer_settings
 
 SPLITS = 64
 """Random divisions into halves per prompt; their number only averages out which half a completion falls in."""
@@ -93,7 +93,7 @@ class Unit:
 
 def open_test_gradients(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
     """One training run with scores at its checkpoints: rows by step, and over all checkpoints without a step."""
-    model, tokenizer = models.load(settings["model"])
+    model, tokenizer = catalog.load(settings["model"])
     problems, reward = open_problems(settings, seed)
     generator = torch.Generator().manual_seed(2_607_500 + seed)
     sketch = ScoreSketch(model, settings["sketch_rank"], seed, settings["precision"])

@@ -30,7 +30,7 @@ from replications.sigma_identity.score_gradients import (
     visit_scores,
 )
 from replications.sigma_identity.trl_updates import run_trainer
-from shared.jobs import JobContext, Row
+from shared.harness.jobs import JobContext, Row
 
 _SAMPLED = 250_000  # coordinates on which the wrong predictions are compared; their errors need no more
 _OTHER_LOSS = {"grpo": "dapo", "dapo": "grpo", "dr_grpo": "grpo"}

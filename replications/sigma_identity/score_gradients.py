@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shared import models
-from shared.closed_forms import sigma
-from shared.groups import dr_grpo_advantages, grpo_advantages
-from shared.precision import in_float64, with_exact_rotary
+from shared.models import catalog
+from shared.models.precision import in_float64, with_exact_rotary
+from shared.theory.closed_forms import sigma
+from shared.theory.groups import dr_grpo_advantages, grpo_advantages
 
 TRL_EPSILON = 1e-4
 """What TRL adds to the standard deviation that it divides by."""
@@ -54,7 +54,7 @@ class Rollout:
 
 def load_policy(name: str, precision: str, device: str = "cpu") -> tuple[Any, Any]:
     """The model `name` and its tokenizer, in "float32" or "float64"; the latter in every layer, not in weights only."""
-    model, tokenizer = models.load(name, dtype=precision)
+    model, tokenizer = catalog.load(name, dtype=precision)
     if precision == "float64":
         model = with_exact_rotary(in_float64(model))
     return model.to(device), tokenizer

@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from shared.closed_forms import (
+from shared.harness.jobs import JobContext, Row
+from shared.planning.solve_rates import SolveRates, load_solve_rates
+from shared.theory.closed_forms import (
     attenuation,
     difficulty_weight,
     expected_update,
@@ -25,8 +27,6 @@ from shared.closed_forms import (
     silent_rate,
     smallest_group_size,
 )
-from shared.jobs import JobContext, Row
-from shared.solve_rates import SolveRates, load_solve_rates
 
 FIDELITIES = (90, 95, 99)  # in percent, as the paper's table has them
 DIGITS = 60
@@ -139,10 +139,10 @@ def expansion_order(p: float) -> float:
 def monte_carlo(p: float, size: int, groups: int, generator: np.random.Generator) -> dict[str, float]:
     """Standardized distances between updates of drawn groups and the closed forms, with two controls.
 
-    An update is (1/G) sum of advantage times score y - p, with the advantages of `shared.groups`. Controls: the limit
-    of infinite G in place of Prop. 2, and the sample deviation (ddof = 1) in place of the population's.
+    An update is (1/G) sum of advantage times score y - p, with the advantages of `shared.theory.groups`. Controls: the
+    limit of infinite G in place of Prop. 2, and the sample deviation (ddof = 1) in place of the population's.
     """
-    from shared.groups import dr_grpo_advantages, grpo_advantages, is_silent, rloo_advantages
+    from shared.theory.groups import dr_grpo_advantages, grpo_advantages, is_silent, rloo_advantages
 
     rewards = (generator.random((groups, size)) < p).astype(np.float64)  # (groups, G)
     scores = rewards - p
@@ -170,9 +170,9 @@ def _z(values: np.ndarray, expected: float) -> float:
 def big_math(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
     """Silent groups and gradient mass over a data set's solve rates; nothing is random, so the seed changes nothing.
 
-    `solve_rates` is a source of `shared.solve_rates`. `mass_*` are shares of the expected gradient on extreme (p < .1
-    or > .9) and medium (.4 to .6) prompts at infinite G, `mass_*_finite` at `group_size`; `gradient_mass_*` has a row
-    per difficulty tenth (step 0 to 9). `silent_fraction` takes each rate as exact;
+    `solve_rates` is a source of `shared.planning.solve_rates`. `mass_*` are shares of the expected gradient on extreme
+    (p < .1 or > .9) and medium (.4 to .6) prompts at infinite G, `mass_*_finite` at `group_size`; `gradient_mass_*`
+    has a row per difficulty tenth (step 0 to 9). `silent_fraction` takes each rate as exact;
     `silent_fraction_without_replacement` draws each group from the rollouts there are.
     """
     rates = load_solve_rates(settings["solve_rates"])

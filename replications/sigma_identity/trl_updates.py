@@ -29,13 +29,13 @@ from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOTrainer
 
 from replications.sigma_identity.score_gradients import Rollout, Vector, agreement, load_policy
-from shared.group_log import read_group_log
-from shared.precision import in_float64, with_exact_rotary
-from shared.rewards import completion_text
-from shared.sampling import prompt_ids
+from shared.grading.rewards import completion_text
+from shared.models.precision import in_float64, with_exact_rotary
+from shared.models.sampling import prompt_ids
 from shared.tasks.addition import addition_problems, addition_reward, last_number
-from shared.trainer import TokenWeightedGRPOTrainer
-from shared.training import grpo_config
+from shared.training.group_log import read_group_log
+from shared.training.run import grpo_config
+from shared.training.trainer import TokenWeightedGRPOTrainer
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 from datasets import Dataset
 
 from shared.errors import ReplicationError
-from shared.rewards import RewardFunction
+from shared.grading.rewards import RewardFunction
 
 _MODULES = {
     "addition": "shared.tasks.addition",

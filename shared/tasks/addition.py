@@ -15,7 +15,7 @@ import numpy as np
 from datasets import Dataset
 
 from shared.errors import ReplicationError
-from shared.rewards import Completion, completion_text
+from shared.grading.rewards import Completion, completion_text
 from shared.tasks import Task
 
 SYSTEM_MESSAGE = "You are a helpful assistant."

@@ -21,11 +21,11 @@ import pandas as pd
 from datasets import Dataset
 
 from shared.errors import ReplicationError
-from shared.puzzles.answers import is_well_formed, parse_answer
-from shared.puzzles.drawing import FEWEST_PEOPLE, KNAVE, KNIGHT, MOST_PEOPLE, Puzzle, draw_puzzle
-from shared.puzzles.statements import Statements, canonical_form, parse_statements, solutions
-from shared.rewards import Completion, completion_text
+from shared.grading.puzzles.answers import is_well_formed, parse_answer
+from shared.grading.rewards import Completion, completion_text
 from shared.tasks import RewardFunction, Task
+from shared.tasks.puzzles.drawing import FEWEST_PEOPLE, KNAVE, KNIGHT, MOST_PEOPLE, Puzzle, draw_puzzle
+from shared.tasks.puzzles.statements import Statements, canonical_form, parse_statements, solutions
 
 __all__ = [
     "Puzzle",

@@ -15,9 +15,9 @@ from typing import Any
 
 from datasets import Dataset, load_dataset
 
-from shared.answer_text import last_boxed
 from shared.errors import ReplicationError
-from shared.rewards import UngradableGoldError, accuracy_reward, check_gold
+from shared.grading.answer_text import last_boxed
+from shared.grading.rewards import UngradableGoldError, accuracy_reward, check_gold
 from shared.tasks import Task
 
 logger = logging.getLogger(__name__)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from replications.__main__ import ROOT, find_paper, main
-from shared.bench import BenchRow
 from shared.errors import ReplicationError
-from shared.workers import stop_workers
+from shared.harness.bench import BenchRow
+from shared.harness.workers import stop_workers
 
 Run = Callable[..., tuple[int, str]]
 
@@ -127,9 +127,9 @@ def test_results_elsewhere_leave_the_read_me_alone(replicate: Run) -> None:
 
 
 def test_model_prepares_the_named_model(replicate: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = types.ModuleType("shared.models")
+    module = types.ModuleType("shared.models.catalog")
     module.prepare = lambda name: Path("/cache") / name  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "shared.models", module)
+    monkeypatch.setitem(sys.modules, "shared.models.catalog", module)
     code, printed = replicate("model", "tiny-random")
     assert code == 0 and "tiny-random is ready: /cache/tiny-random" in printed
 
@@ -139,7 +139,7 @@ def test_bench_compares_with_its_targets(
     replicate: Run, monkeypatch: pytest.MonkeyPatch, ratio: float, code: int
 ) -> None:
     rows = [BenchRow("fast", 25.0, 20.0, "higher"), BenchRow("slow", ratio, 8.0, "lower")]
-    for name, row in zip(("shared.bench", "synthetic.bench"), rows):
+    for name, row in zip(("shared.harness.bench", "synthetic.bench"), rows):
         monkeypatch.setattr(f"{name}.BENCHES", {name: lambda row=row: [row]}, raising=False)
     found, printed = replicate("bench")
     assert found == code and "25.0" in printed and "slow" in printed
@@ -149,7 +149,7 @@ def test_help_and_list_import_nothing_heavy() -> None:
     check = (
         "import sys; from replications.__main__ import main\n"
         "try: main(['--help'])\nexcept SystemExit: pass\n"
-        "import shared.papers, shared.claims\n"
+        "import shared.harness.papers, shared.harness.claims\n"
         "print(sorted({'torch', 'trl', 'scipy', 'matplotlib', 'pandas'} & set(sys.modules)))"
     )
     result = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.measurements import load_measurements
-from shared.papers import Paper
+from shared.harness.measurements import load_measurements
+from shared.harness.papers import Paper
 
 ROOT = Path(__file__).parents[2]
 PAPER = Paper.load(ROOT / "replications" / "lambda_grpo")

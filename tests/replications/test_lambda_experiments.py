@@ -16,12 +16,12 @@ import pytest
 import torch
 
 from replications.lambda_grpo import language_model
-from shared import models
 from shared.errors import ReplicationError
-from shared.group_log import read_group_log
-from shared.jobs import JobContext, ReadSettings, Row
-from shared.papers import Paper
-from shared.runs import jobs_of
+from shared.harness.jobs import JobContext, ReadSettings, Row
+from shared.harness.papers import Paper
+from shared.harness.runs import jobs_of
+from shared.models import catalog
+from shared.training.group_log import read_group_log
 from synthetic.binary_tree import BinaryTree
 from synthetic.tree_task import leaf_probability, path_model
 
@@ -188,7 +188,7 @@ def test_table1_lm_answers_to_every_setting(run: Run) -> None:
 @pytest.fixture(scope="module")
 def sharp(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A tiny model so sure of its next token that completions share prefixes."""
-    model, tokenizer = models.tiny_random()
+    model, tokenizer = catalog.tiny_random()
     with torch.no_grad():
         model.model.norm.weight *= 12
     directory = tmp_path_factory.mktemp("sharp")

@@ -24,7 +24,7 @@ from replications.lambda_grpo.table2_intervals import (
     standard_error,
     table2_intervals,
 )
-from shared.jobs import JobContext
+from shared.harness.jobs import JobContext
 
 QWEN, LLAMA = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", "meta-llama/Llama-3.2-1B-Instruct"
 

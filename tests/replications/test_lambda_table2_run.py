@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from replications.lambda_grpo import table2
-from shared import models
 from shared.errors import ReplicationError
-from shared.group_log import read_group_log
-from shared.jobs import JobContext
+from shared.harness.jobs import JobContext
+from shared.models import catalog
 from shared.tasks.math import benchmark_source
+from shared.training.group_log import read_group_log
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ("AIME24", "AMC23")
@@ -55,7 +55,7 @@ def table2_settings(problems: str, **changes: Any) -> dict[str, Any]:
 def test_table2_measures_every_benchmark_as_its_settings_say(
     method: str, problems: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from shared import evaluation
+    from shared.models import evaluation
 
     seen: list[dict[str, Any]] = []
     real = evaluation.evaluate_benchmark
@@ -81,7 +81,8 @@ def test_table2_measures_every_benchmark_as_its_settings_say(
 def test_table2_measures_after_training_and_the_base_row_without(
     problems: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from shared import evaluation, rewards
+    from shared.grading import rewards
+    from shared.models import evaluation
 
     measured: dict[str, torch.Tensor] = {}
     verdict = type("V", (), {"estimate": type("E", (), {"value": 0.5})})
@@ -94,7 +95,7 @@ def test_table2_measures_after_training_and_the_base_row_without(
     monkeypatch.setattr(rewards, "accuracy_reward", lambda completions, **_: [hash_of(c) for c in completions])
     for method in ("base", "grpo", "lambda-grpo"):
         table2.train_and_measure(table2_settings(problems, method=method, lr=1e-2), 0, tmp_path / method, None)
-    start = models.load("tiny-random")[0].get_input_embeddings().weight
+    start = catalog.load("tiny-random")[0].get_input_embeddings().weight
     assert torch.equal(measured["base"], start)
     assert not torch.equal(measured["grpo"], start) and not torch.equal(measured["lambda-grpo"], start)
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from replications.lambda_grpo import theorem
 from replications.lambda_grpo.objectives import enumerate_process_sets, sequence_level, token_level, token_terms
-from shared import models
-from shared.jobs import JobContext
-from shared.process_sets import process_sets, step_advantages
+from shared.harness.jobs import JobContext
+from shared.models import catalog
+from shared.theory.process_sets import process_sets, step_advantages
 
 ERRORS = ("value_error", "gradient_error", "set_contribution_error", "set_contribution_error_lambda")
 ROLLOUTS = {
@@ -145,16 +145,16 @@ def test_equal_prefixes_agree_to_float64_in_whatever_row_they_stand() -> None:
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(2, 98, (7, 24), generator=generator)
     ids[:, :16] = ids[0, :16]
-    exact = theorem.in_float64(models.load("tiny-random", dtype="float64")[0])
+    exact = theorem.in_float64(catalog.load("tiny-random", dtype="float64")[0])
     with torch.no_grad():
         logits = exact(input_ids=ids).logits[:, :16]
         alone = exact(input_ids=ids[:1, :16]).logits
-        plain = models.load("tiny-random", dtype="float64")[0](input_ids=ids).logits[:, :16]
+        plain = catalog.load("tiny-random", dtype="float64")[0](input_ids=ids).logits[:, :16]
     assert logits.dtype == torch.float64
     assert float((logits - logits[:1]).abs().max()) < 1e-12 and float((logits[:1] - alone).abs().max()) < 1e-12
     # The same function, of the same parameters, where the library's layers round to float32 on the way.
     assert 0 < float((logits - plain).abs().max()) < 1e-5
-    names = set(dict(models.load("tiny-random")[0].named_parameters()))
+    names = set(dict(catalog.load("tiny-random")[0].named_parameters()))
     assert set(dict(exact.named_parameters())) == names
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.measurements import load_measurements
-from shared.papers import Paper
+from shared.harness.measurements import load_measurements
+from shared.harness.papers import Paper
 from tests.replications.test_lambda_end_to_end import ROOT, Results
 
 REPEATED = {

@@ -23,8 +23,8 @@ from replications.grpo_sg.bound import (
     weighted_gradient_norms,
 )
 from replications.grpo_sg.small_policy import START, AdditionPolicies, digits_of_sums, gradients
-from shared.jobs import JobContext
-from shared.token_weights import sharpness_weights
+from shared.harness.jobs import JobContext
+from shared.training.token_weights import sharpness_weights
 
 POLICIES = AdditionPolicies(base=3, hidden=4, noise=0.5, shift=12.0)
 SETTINGS = {

@@ -28,12 +28,12 @@ from replications.grpo_sg.identifiability import (
     weight_rows,
     weight_shares,
 )
-from shared import models
 from shared.errors import ReplicationError
-from shared.jobs import JobContext
-from shared.precision import in_float64, with_exact_rotary
-from shared.raw_logits import watching_selected_logits
-from shared.token_weights import matched_weights, sharpness_weights
+from shared.harness.jobs import JobContext
+from shared.models import catalog
+from shared.models.precision import in_float64, with_exact_rotary
+from shared.training.raw_logits import watching_selected_logits
+from shared.training.token_weights import matched_weights, sharpness_weights
 
 SETTINGS = {
     "model": "tiny-random",
@@ -54,7 +54,7 @@ GROUP = Group((5, 6, 7), [(8, 9, 10), (11,), (12, 13), (8, 14, 15)], np.array([1
 
 def exact_tiny() -> Any:
     """The tiny model in float64 with embeddings large enough that its logits differ."""
-    model = with_exact_rotary(in_float64(copy.deepcopy(models.load("tiny-random")[0]).double()))
+    model = with_exact_rotary(in_float64(copy.deepcopy(catalog.load("tiny-random")[0]).double()))
     with torch.no_grad():
         model.get_input_embeddings().weight *= 60
     return model
@@ -81,7 +81,7 @@ def test_trls_fused_head_and_the_raw_logits_of_the_trainer_see_the_shift() -> No
     ids = torch.tensor([[5, 6, 7, 8, 9, 10], [5, 6, 7, 11, 12, 13]])
     results = []
     for c in (0.0, 15.0):
-        model = shift_head(copy.deepcopy(models.load("tiny-random")[0]), c)
+        model = shift_head(copy.deepcopy(catalog.load("tiny-random")[0]), c)
         add_fused_lm_head(model)
         labels = ids.clone()
         labels[:, :3] = -100
@@ -96,7 +96,7 @@ def test_trls_fused_head_and_the_raw_logits_of_the_trainer_see_the_shift() -> No
 
 
 def test_shifts_add_up_and_train_nothing() -> None:
-    model = copy.deepcopy(models.load("tiny-random")[0])
+    model = copy.deepcopy(catalog.load("tiny-random")[0])
     before = sum(p.numel() for p in model.parameters() if p.requires_grad)
     embedding = model.get_input_embeddings().weight
     assert shift_head(shift_head(model, 4.0), -1.5) is model

@@ -26,9 +26,9 @@ from replications.grpo_sg.token_gradients import (
     summary,
     token_logits,
 )
-from shared import models
 from shared.errors import ReplicationError
-from shared.jobs import JobContext
+from shared.harness.jobs import JobContext
+from shared.models import catalog
 
 SETTINGS = {
     "model": "tiny-random",
@@ -96,7 +96,7 @@ def test_a_mistake_in_the_code_under_test_breaks_the_check(monkeypatch: pytest.M
 
 @pytest.fixture(scope="module")
 def tiny() -> Any:
-    return models.load("tiny-random")[0]
+    return catalog.load("tiny-random")[0]
 
 
 def test_backward_norms_are_those_of_a_plain_backward_pass(tiny: Any) -> None:

@@ -23,9 +23,9 @@ from replications.grpo_sg import (
 )
 from replications.grpo_sg.small_settings import SMALL_DEFAULTS, complete
 from shared.errors import ReplicationError
-from shared.evaluation import greedy_accuracy
-from shared.jobs import JobContext, ReadSettings, Row
-from shared.training_settings import DEFAULTS
+from shared.harness.jobs import JobContext, ReadSettings, Row
+from shared.models.evaluation import greedy_accuracy
+from shared.training.settings import DEFAULTS
 
 TINY: dict[str, Any] = {
     "width": 16,

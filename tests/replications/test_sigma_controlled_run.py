@@ -21,9 +21,9 @@ from replications.sigma_identity.controlled_run import (
     r_squared,
 )
 from shared.errors import ReplicationError
-from shared.groups import grpo_advantages
-from shared.jobs import JobContext
-from shared.solve_rates import load_solve_rates
+from shared.harness.jobs import JobContext
+from shared.planning.solve_rates import load_solve_rates
+from shared.theory.groups import grpo_advantages
 from synthetic.bernoulli_logit import METHODS, Method
 
 SETTINGS: dict[str, Any] = {

@@ -13,8 +13,8 @@ from scipy.optimize import curve_fit
 from replications.sigma_identity import dapo_log as log
 from replications.sigma_identity.tables_figures import FIGURES
 from shared.errors import ReplicationError
-from shared.jobs import JobContext, Row
-from shared.solve_rates import load_solve_rates
+from shared.harness.jobs import JobContext, Row
+from shared.planning.solve_rates import load_solve_rates
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "dapo_accuracy1_fraction.csv"
 STEPS, SHARES = log.read_log()

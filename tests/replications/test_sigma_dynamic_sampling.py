@@ -12,7 +12,7 @@ import torch
 
 from replications.sigma_identity import dynamic_figures, dynamic_sampling
 from replications.sigma_identity.dynamic_sampling import Counts, count_variances, expected_counts
-from shared.jobs import JobContext
+from shared.harness.jobs import JobContext
 from synthetic.tree_task import LEFT, RIGHT, path_model
 
 DEPTH = 3

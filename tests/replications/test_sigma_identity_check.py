@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from replications.sigma_identity import identity as check
-from shared.groups import grpo_advantages
-from shared.jobs import JobContext
+from shared.harness.jobs import JobContext
+from shared.theory.groups import grpo_advantages
 
 SETTINGS = {"draws": 30, "largest_group": 64, "largest_dimension": 40, "largest_baseline": 10.0}
 ERRORS = ("grpo_error", "dr_grpo_error", "rloo_error", "dapo_error", "trl_error", "leave_one_out_error")

@@ -29,10 +29,10 @@ from replications.sigma_identity.open_estimates import (
     signal_squared,
     without_replacement,
 )
-from shared import models
-from shared.closed_forms import expected_update, sigma, silent_rate
-from shared.group_log import read_group_log
-from shared.jobs import JobContext, ReadSettings, Row
+from shared.harness.jobs import JobContext, ReadSettings, Row
+from shared.models import catalog
+from shared.theory.closed_forms import expected_update, sigma, silent_rate
+from shared.training.group_log import read_group_log
 
 SMALL: dict[str, Any] = {
     "model": "tiny-random",
@@ -216,7 +216,7 @@ Run = Callable[..., list[Row]]
 @pytest.fixture(scope="module")
 def sharp(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A tiny model with a preference, so that solve rates differ between prompts."""
-    model, tokenizer = models.tiny_random()
+    model, tokenizer = catalog.tiny_random()
     with torch.no_grad():
         model.model.norm.weight *= 4
     directory = tmp_path_factory.mktemp("sharp")
@@ -377,10 +377,10 @@ def test_gradients_are_measured_at_checkpoints_of_a_real_run(sharp: str, tmp_pat
 
 def test_the_measured_mean_score_vanishes_and_an_unfit_score_is_seen(sharp: str, tmp_path: Path) -> None:
     """E[s] = 0 only if scores are taken at the policy that was sampled from."""
-    from shared.sampling import sample_completions
-    from shared.score_sketch import ScoreSketch
+    from replications.sigma_identity.score_sketch import ScoreSketch
+    from shared.models.sampling import sample_completions
 
-    model, tokenizer = models.load(sharp)
+    model, tokenizer = catalog.load(sharp)
     (found,) = sample_completions(
         model, tokenizer, ["What"], 1500, max_new_tokens=2, generator=torch.Generator().manual_seed(0)
     )

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from replications.sigma_identity import beyond_theorem, real_figures, real_gradients, score_gradients, trl_updates
 from replications.sigma_identity.score_gradients import Rollout
-from shared.groups import dr_grpo_advantages, grpo_advantages
-from shared.jobs import JobContext, ReadSettings
+from shared.harness.jobs import JobContext, ReadSettings
+from shared.theory.groups import dr_grpo_advantages, grpo_advantages
 
 SETTINGS: dict[str, Any] = {
     "model": "tiny-random",

@@ -14,8 +14,8 @@ from replications.sigma_identity import tables
 from replications.sigma_identity.tables import big_math, closed_forms, exact_errors, expansion_order, monte_carlo
 from replications.sigma_identity.tables_figures import FIGURES
 from shared.errors import ReplicationError
-from shared.jobs import JobContext, Row
-from shared.solve_rates import SolveRates
+from shared.harness.jobs import JobContext, Row
+from shared.planning.solve_rates import SolveRates
 
 SETTINGS = {"group_size": 8, "groups": 4000, "exact_group_sizes": [2, 8, 100]}
 BIG_MATH = {

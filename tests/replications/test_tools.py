@@ -14,8 +14,8 @@ import pytest
 
 from replications.__main__ import ROOT, main
 from replications.tools import to_json
-from shared.group_log import GroupLog
-from shared.statistics import Estimate
+from shared.statistics.estimates import Estimate
+from shared.training.group_log import GroupLog
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from shared.closed_forms import expected_update, silent_rate
-from shared.groups import grpo_advantages
+from shared.theory.closed_forms import expected_update, silent_rate
+from shared.theory.groups import grpo_advantages
 from synthetic import bench, bernoulli_logit
 from synthetic.bernoulli_logit import (
     METHODS,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +10,7 @@ import torch
 from scipy import stats
 
 from synthetic import binary_tree
+from synthetic import binary_tree_reference as oracle
 from synthetic.binary_tree import METHODS, BinaryTree, run_tabular, sampling_uniforms
 from synthetic.tree_policy import (
     draw_leaf_counts,
@@ -20,10 +19,6 @@ from synthetic.tree_policy import (
     left_probabilities,
     policy_gradient,
 )
-
-_spec = importlib.util.spec_from_file_location("tree_oracle", Path(__file__).with_name("tree_oracle.py"))
-oracle = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(oracle)
 
 TABLE_1_ROWS = [(n, r) for n in (1, 2) for r in (-0.5, -1.0, -1.5)]
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from shared import models
-from shared.group_log import read_group_log
-from shared.training import TrainingRun, run_training
+from shared.models import catalog
+from shared.training.group_log import read_group_log
+from shared.training.run import TrainingRun, run_training
 from synthetic.binary_tree import BinaryTree
 from synthetic.tree_policy import group_advantages, policy_gradient
 from synthetic.tree_task import (
@@ -87,7 +87,7 @@ def test_the_random_model_depends_on_its_seed_alone() -> None:
 
 def test_a_pretrained_body_is_kept_and_its_own_words_left_and_right_are_used() -> None:
     model, tokenizer = path_model("tiny-random")
-    original, words = models.load("tiny-random")
+    original, words = catalog.load("tiny-random")
     left, right = (words.convert_tokens_to_ids(word) for word in "LR")
     translation = torch.tensor([words.eos_token_id, words.eos_token_id, left, right])
     with torch.no_grad():
@@ -110,7 +110,7 @@ def test_no_reference_policy_is_rebuilt_from_where_the_body_came_from(tmp_path: 
 
 
 def test_a_tokenizer_that_splits_a_step_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, tokenizer = models.tiny_random()
+    model, tokenizer = catalog.tiny_random()
 
     class Splitting:
         bos_token_id, eos_token_id = 0, 0
@@ -118,7 +118,7 @@ def test_a_tokenizer_that_splits_a_step_is_refused(monkeypatch: pytest.MonkeyPat
         def __call__(self, word: str, add_special_tokens: bool) -> Any:
             return tokenizer("--" + word)
 
-    monkeypatch.setattr(models, "load", lambda _: (model, Splitting()))
+    monkeypatch.setattr(catalog, "load", lambda _: (model, Splitting()))
     with pytest.raises(ValueError, match="splits 'L' into 3 tokens"):
         path_model("some/model")
 
@@ -236,7 +236,7 @@ def test_a_step_of_the_trainer_is_the_closed_form_of_the_tabular_simulator(tmp_p
 
 @pytest.mark.embedded
 def test_the_embedded_model_can_walk_the_tree() -> None:
-    if not (models.cache_directory() / "smollm2-135m-instruct" / "model.safetensors").exists():
+    if not (catalog.cache_directory() / "smollm2-135m-instruct" / "model.safetensors").exists():
         pytest.skip("the embedded model is not in the cache: run `make model`")
     model, _ = path_model("embedded")
     assert sum(leaf_probability(model, leaf, DEPTH) for leaf in range(TREE.leaves)) == pytest.approx(1, abs=1e-6)

@@ -12,7 +12,6 @@ import pytest
 from datasets import Dataset, concatenate_datasets
 
 from shared.errors import ReplicationError
-from shared.puzzles.statements import canonical_form, parse_statements, solutions
 from shared.tasks import load_task
 from shared.tasks.knights_and_knaves import (
     answer_reward,
@@ -25,6 +24,7 @@ from shared.tasks.knights_and_knaves import (
     split_proof,
     strict_reward,
 )
+from shared.tasks.puzzles.statements import canonical_form, parse_statements, solutions
 
 DATA = Path(__file__).parents[4] / "shared" / "data" / "kk"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the shared data folder is not beside this clone")

@@ -1,0 +1,1 @@
+"""Reading the answer to a Knights & Knaves puzzle."""

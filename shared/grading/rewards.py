@@ -1,0 +1,185 @@
+r"""Reward functions for mathematics with a boxed answer. They read the completion only, never the prompt.
+
+`is_correct` decides one completion; `accuracy_reward`, `format_reward`, `partial_credit_reward` and what `combined`
+makes of them are what TRL's trainer calls. The answer is the last balanced ``\boxed{...}`` and nothing else: no box, an
+empty box or an unreadable answer is wrong. A gold answer that does not grade itself as correct raises instead of paying
+a reward, whatever the completion says: check data sets with `check_gold` on loading.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from shared.grading.answer_text import last_boxed
+from shared.grading.answers import answer_parts
+from shared.grading.verifier import UngradableGoldError, Verifier, shared_verifier
+
+__all__ = [
+    "UngradableGoldError",
+    "accuracy_reward",
+    "are_correct",
+    "check_gold",
+    "combined",
+    "completion_text",
+    "format_reward",
+    "is_correct",
+    "partial_credit_reward",
+]
+
+Completion = str | Sequence[dict[str, Any]]
+RewardFunction = Callable[..., list[float]]
+
+
+def completion_text(completion: Completion) -> str:
+    """Text of a completion, plain or as a list of chat messages (their contents joined by newlines).
+
+    A content is a string or a list of parts, of which those of type "text" count. Raises TypeError for anything else.
+    """
+    if isinstance(completion, str):
+        return completion
+    if not isinstance(completion, Sequence) or not all(isinstance(message, dict) for message in completion):
+        raise TypeError(f"a completion must be a string or a list of chat messages, not {type(completion).__name__}")
+    return "\n".join(_content_text(message.get("content")) for message in completion)
+
+
+def _content_text(content: Any) -> str:
+    if isinstance(content, list):
+        return "\n".join(str(part.get("text") or "") for part in content if part.get("type") == "text")
+    return str(content or "")
+
+
+def is_correct(completion: Completion, gold: str) -> bool:
+    """Whether the last balanced box of the completion holds the gold answer (math-verify, under a hard time limit).
+
+    Raises UngradableGoldError when the gold answer cannot be read or does not grade itself as correct.
+    """
+    return are_correct([completion], [gold])[0]
+
+
+def are_correct(
+    completions: Sequence[Completion],
+    golds: Sequence[str],
+    seconds: float = 60.0,
+    verifier: Verifier | None = None,
+) -> list[bool]:
+    """`is_correct` for a batch, all of it within `seconds`; answers that are not reached in time count as wrong.
+
+    The gold answer of a completion without a box is checked too (once), so that no batch hides one that is unreadable.
+    """
+    if len(completions) != len(golds):
+        raise ValueError(f"{len(completions)} completions but {len(golds)} gold answers")
+    answers = [_answer(completion_text(completion)) for completion in completions]
+    texts = [_gold_text(gold) for gold in golds]
+    verifier = verifier or shared_verifier()
+    boxed = [(answer, gold) for answer, gold in zip(answers, texts) if answer is not None]
+    graded_with_answers = {gold for _, gold in boxed}
+    for gold in dict.fromkeys(texts):
+        if gold not in graded_with_answers:
+            verifier.check_gold(gold)
+    graded = iter(verifier.grade_batch(boxed, seconds))
+    return [answer is not None and next(graded) for answer in answers]
+
+
+def check_gold(gold: str) -> None:
+    """Raise UngradableGoldError unless the gold answer can be read and grades itself as correct."""
+    shared_verifier().check_gold(_gold_text(gold))
+
+
+def _gold_text(gold: Any) -> str:
+    if not isinstance(gold, str):
+        raise UngradableGoldError(f"a gold answer must be a string, not {type(gold).__name__}: {gold!r}")
+    return gold
+
+
+def accuracy_reward(completions: Sequence[Completion], solution: Sequence[str], **kwargs: Any) -> list[float]:
+    """TRL reward: 1.0 where the boxed answer is the solution, else 0.0. One call grades one batch."""
+    return [float(correct) for correct in are_correct(completions, solution)]
+
+
+def partial_credit_reward(
+    completions: Sequence[Completion], solution: Sequence[str], seconds: float = 60.0, **kwargs: Any
+) -> list[float]:
+    """TRL reward: 1.0 for the solution; where it has several parts, the share of them that a wrong answer still has.
+
+    Parts are the elements of a list, set, tuple or interval. Those of a set are matched in any order, those of a tuple
+    in their places, and the share is of the larger number of parts, so that listing more of them does not pay. An
+    answer of another kind, or to a solution of one part, has 0.0 unless it is right. All within about `seconds`.
+    """
+    end = time.monotonic() + seconds
+    correct = are_correct(completions, solution, seconds)
+    answers = [_answer(completion_text(completion)) for completion in completions]
+    return [
+        1.0 if right else 0.0 if answer is None else _share_of_parts(answer, gold, end - time.monotonic())
+        for right, answer, gold in zip(correct, answers, solution, strict=True)
+    ]
+
+
+def _share_of_parts(answer: str, gold: str, seconds: float) -> float:
+    """Matched parts of a wrong answer over the larger number of parts; 0.0 for another kind, below 1.0 in any case."""
+    kind, parts = answer_parts(answer)
+    gold_kind, gold_parts = answer_parts(gold)
+    if len(gold_parts) < 2 or kind != gold_kind or (kind != "set" and len(parts) != len(gold_parts)):
+        return 0.0
+    in_any_order = kind == "set"
+    pairs = [(part, one) for part in parts for one in gold_parts] if in_any_order else list(zip(parts, gold_parts))
+    same = dict(zip(pairs, shared_verifier().grade_batch(pairs, max(seconds, 0.0)), strict=True))
+    unmatched, matched = list(gold_parts), 0
+    if not in_any_order:
+        matched = sum(same[pair] for pair in pairs)
+    for part in parts if in_any_order else ():
+        found = next((one for one in unmatched if same[part, one]), None)
+        if found is not None:
+            unmatched.remove(found)
+            matched += 1
+    largest = max(len(parts), len(gold_parts))
+    return min(matched, largest - 1) / largest
+
+
+def combined(*weighted: tuple[RewardFunction, float]) -> RewardFunction:
+    """One TRL reward function from several: the sum of weight times reward, each given as (function, weight).
+
+    Where a function returns None (not applicable, as TRL has it), it adds nothing; where all do, the result is None.
+    TRL logs the parts apart if they are given to the trainer as such, with `reward_weights`. Raises ValueError for no
+    function or a weight that is not finite.
+    """
+    if not weighted or not all(math.isfinite(weight) for _, weight in weighted):
+        raise ValueError("combined needs (function, weight) pairs with finite weights")
+
+    def combined_reward(completions: Sequence[Completion], **columns: Any) -> list[float]:
+        values = [function(completions=completions, **columns) for function, _ in weighted]
+        totals: list[Any] = []
+        for own in zip(*values, strict=True):
+            known = [weight * value for value, (_, weight) in zip(own, weighted, strict=True) if value is not None]
+            totals.append(sum(known) if known else None)
+        return totals
+
+    return combined_reward
+
+
+def format_reward(completions: Sequence[Completion], **kwargs: Any) -> list[float]:
+    r"""TRL reward: 1.0 for one ``<think>...</think>`` then one ``<answer>...</answer>``, or for a filled ``\boxed{}``.
+
+    A completion that uses any of the four tags must use all of them once, in order, with nothing but space around.
+    """
+    return [float(_well_formed(completion_text(completion))) for completion in completions]
+
+
+_TAGS = re.compile(r"</?(?:think|answer)>")
+_LAYOUT = re.compile(r"\s*<think>.*</think>\s*<answer>.*\S.*</answer>\s*", re.DOTALL)
+
+
+def _well_formed(text: str) -> bool:
+    tags = _TAGS.findall(text)
+    if tags:
+        return tags == ["<think>", "</think>", "<answer>", "</answer>"] and bool(_LAYOUT.fullmatch(text))
+    return _answer(text) is not None
+
+
+def _answer(text: str) -> str | None:
+    """Content of the last balanced box; None without a box or with an empty one."""
+    content = last_boxed(text)
+    return content if content and content.strip() else None

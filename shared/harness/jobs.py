@@ -1,0 +1,377 @@
+"""One job: one experiment, one combination of settings, one seed (or all seeds at once) -> one file on disk.
+
+A job's file appears complete or not at all, under a name that its experiment, version, settings and seeds determine;
+finding that file is what resuming means.  Everything here runs inside a worker process, which imports little.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import hashlib
+import importlib
+import importlib.util
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shared.errors import ReplicationError
+from shared.harness.memory import keep_freed_memory, release_freed_memory
+from shared.harness.paper_modules import import_from
+
+Row = dict[str, Any]
+"""``{"metric": str, "value": float}`` and, where they apply, ``"seed"``, ``"step"`` (int) and ``"timing"`` (bool)."""
+
+
+def row(metric: str, value: float, step: int | None = None) -> Row:
+    """One measured row."""
+    measured: Row = {"metric": metric, "value": float(value)}
+    if step is not None:
+        measured["step"] = int(step)
+    return measured
+
+
+def deferred(package: str, module: str, name: str) -> Callable[[dict[str, Any], Any, JobContext], list[Row]]:
+    """The experiment `name` of `package.module`, imported at its first call: listing experiments loads no library."""
+
+    def experiment(settings: dict[str, Any], seeds: Any, context: JobContext) -> list[Row]:
+        return getattr(importlib.import_module(f"{package}.{module}"), name)(settings, seeds, context)
+
+    return experiment
+
+
+FORMAT = 1
+COLUMNS = ("metric", "value", "seed", "step", "timing")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A function from settings and seed to measured rows, with what the runner must know about it.
+
+    ``function(settings, seed, context)`` returns a list of :data:`Row`.  With ``seeds_at_once`` there is one job per
+    combination of settings: the function gets the ``range`` of all seeds in place of one seed; a row then carries its
+    ``"seed"``, or none if it sums up all of them.  Raise ``version`` when a change of the function should make finished
+    jobs run again.
+    """
+
+    function: Callable[[dict[str, Any], Any, JobContext], list[Row]]
+    description: str
+    version: int = 1
+    seeds_at_once: bool = False
+    defaults: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class JobContext:
+    """What a running job may use besides its settings and seed: a progress bar and a directory of its own."""
+
+    path: Path
+    _last_write: float = field(default=0.0, repr=False)
+
+    @property
+    def directory(self) -> Path:
+        """This job's directory for logs and scratch files; made on first use and kept afterwards."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        return self.path
+
+    def progress(self, fraction: float) -> None:
+        """Tell the parent process how much of this job is done, from 0 to 1; at most five small writes a second."""
+        now = time.monotonic()
+        if now - self._last_write >= 0.2:
+            self._last_write = now
+            target = self.path.with_name(self.path.name + ".progress")
+            write_atomic(target, f"{min(max(fraction, 0.0), 1.0):.4f}", durable=False)
+
+
+@dataclass(frozen=True)
+class Job:
+    """The smallest piece of work that is stored: its key is a digest of all that may change its result."""
+
+    experiment: str
+    version: int
+    settings: dict[str, Any]
+    label: str  # the settings that vary, as the measurements name them
+    seeds: range
+    seeds_at_once: bool
+
+    @property
+    def key(self) -> str:
+        """First 16 hex digits of the SHA-256 of experiment, version, settings (with threads) and seeds."""
+        identity = {"experiment": self.experiment, "version": self.version, "settings": self.settings}
+        identity["seeds"] = [self.seeds.start, self.seeds.stop]
+        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def stem(self) -> str:
+        """Name of this job's files, without their endings."""
+        return f"{self.experiment}-{self.key}"
+
+    def __str__(self) -> str:
+        seeds = f"seeds 0-{self.seeds.stop - 1}" if self.seeds_at_once else f"seed {self.seeds.start}"
+        return f"{self.experiment} ({self.label + ', ' if self.label else ''}{seeds})"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a job's result comes from, stored with it."""
+
+    commit: str | None
+    dirty: bool
+    fingerprint: str  # digest of the source files
+    machine: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a worker reports: ``done``, ``failed`` (others go on) or ``stop`` (nothing else would work either)."""
+
+    status: str
+    message: str = ""
+
+
+class ReadSettings(dict):
+    """Settings that remember which of them were read, so that a knob connected to nothing is noticed.
+
+    Whoever walks over all of them (``**settings``, ``dict(settings)``, ``.items()``) has read them all.
+    """
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        super().__init__(settings)
+        self.read: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        self.read.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """As in any dictionary, and remembered."""
+        self.read.add(key)
+        return super().get(key, default)
+
+    def pop(self, key: str, *default: Any) -> Any:
+        """As in any dictionary, and remembered."""
+        self.read.add(key)
+        return super().pop(key, *default)
+
+    def _read_all(self) -> None:
+        self.read.update(super().keys())
+
+    def __iter__(self) -> Iterator[str]:
+        self._read_all()
+        return super().__iter__()
+
+    def keys(self) -> Any:
+        """As in any dictionary; counts as reading everything."""
+        self._read_all()
+        return super().keys()
+
+    def items(self) -> Any:
+        """As in any dictionary; counts as reading everything."""
+        self._read_all()
+        return super().items()
+
+    def values(self) -> Any:
+        """As in any dictionary; counts as reading everything."""
+        self._read_all()
+        return super().values()
+
+    def copy(self) -> dict[str, Any]:
+        """A plain dictionary; counts as reading everything."""
+        return dict(self.items())
+
+
+def write_atomic(path: Path, text: str, durable: bool = True) -> None:
+    """Replace ``path`` by ``text`` so that no reader, crash or kill ever meets half of it."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "w", encoding="utf-8", newline="") as stream:
+            stream.write(text)
+            if durable:
+                stream.flush()
+                os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def read_job(path: Path, job: Job) -> dict[str, Any] | None:
+    """The content of a finished job's file; None where there is no file; ValueError where it is not this job's."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    # A round trip through JSON, so that settings compare as they were stored.
+    same = isinstance(content, dict) and (
+        content.get("format") == FORMAT
+        and content.get("experiment") == job.experiment
+        and content.get("settings") == json.loads(json.dumps(job.settings))
+        and content.get("seeds") == [job.seeds.start, job.seeds.stop]
+    )
+    if not same:
+        raise ValueError("not the result of this job")
+    rows = content["rows"]
+    if len({len(rows[column]) for column in COLUMNS}) != 1:
+        raise ValueError("columns of different lengths")
+    return content
+
+
+def check_rows(rows: Any, job: Job) -> dict[str, list[Any]]:
+    """The rows a function returned, as columns; ValueError says which row breaks which rule."""
+    if not isinstance(rows, list) or not rows:
+        raise ValueError(f"{job.experiment} must return a list of at least one row, not {type(rows).__name__}")
+    columns: dict[str, list[Any]] = {column: [] for column in COLUMNS}
+    seen = set()
+    for row in rows:
+        unknown = set(row) - set(COLUMNS)
+        if unknown or not {"metric", "value"} <= set(row) or not isinstance(row["metric"], str):
+            raise ValueError(f"a row needs a text 'metric' and a 'value', and may have {COLUMNS[2:]}: {row}")
+        if not job.seeds_at_once and row.get("seed", job.seeds.start) != job.seeds.start:
+            raise ValueError(f"a row with seed {row['seed']} in the job of seed {job.seeds.start}")
+        seed = row.get("seed") if job.seeds_at_once else job.seeds.start
+        if seed is not None and seed not in job.seeds:
+            raise ValueError(f"a row's 'seed' must be one of {job.seeds}: {row}")
+        step = None if row.get("step") is None else int(row["step"])
+        identity = (row["metric"], None if seed is None else int(seed), step, bool(row.get("timing", False)))
+        if identity in seen:
+            raise ValueError(f"two rows with the same metric, seed and step: {row}")
+        seen.add(identity)
+        for column, value in zip(COLUMNS, (identity[0], float(row["value"]), *identity[1:])):
+            columns[column].append(value)
+    return columns
+
+
+def seed_everything(seed: int) -> None:
+    """Seed python's, numpy's and torch's global generators, and undo global torch settings of an earlier job."""
+    import numpy as np
+
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        torch.manual_seed(seed)
+        torch.set_default_dtype(torch.float32)
+        torch.set_grad_enabled(True)
+
+
+def run_job(job: Job, paper_directory: Path, jobs_directory: Path, origin: Origin, parent: int | None) -> Outcome:
+    """Run one job in this process and store its result; never raises an ordinary exception.
+
+    ``parent``: process id of the scheduler, after whose death this process ends at once; None on another machine.
+    """
+    if parent is not None:
+        die_with_parent(parent)
+    error_file = jobs_directory / f"{job.stem}.error.txt"
+    try:
+        jobs_directory.mkdir(parents=True, exist_ok=True)
+        error_file.unlink(missing_ok=True)
+        with _output_to(jobs_directory / f"{job.stem}.log"):
+            content = _measure(job, paper_directory, jobs_directory, origin)
+        write_atomic(jobs_directory / f"{job.stem}.json", json.dumps(content))
+        return Outcome("done")
+    except ReplicationError as error:
+        return Outcome("stop", str(error))
+    except OSError as error:
+        own_file = error.filename and Path(str(error.filename)).is_relative_to(jobs_directory)
+        if own_file or error.errno == errno.ENOSPC:
+            return Outcome("stop", f"Cannot write to {jobs_directory}: {error.strerror}.")
+        return _failure(error_file, error)
+    except Exception as error:
+        return _failure(error_file, error)
+    finally:
+        release_freed_memory()
+        (jobs_directory / f"{job.stem}.progress").unlink(missing_ok=True)
+
+
+def die_with_parent(parent: int) -> None:
+    """End this process as soon as its parent is gone, however the parent died; safe to call for every job."""
+    if os.getppid() != parent:
+        os._exit(1)
+    if getattr(die_with_parent, "watching", None) == os.getpid():
+        return
+    die_with_parent.watching = os.getpid()  # type: ignore[attr-defined]
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent answers it
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.3)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _measure(job: Job, paper_directory: Path, jobs_directory: Path, origin: Origin) -> dict[str, Any]:
+    experiment: Experiment = import_from(paper_directory, "experiments").EXPERIMENTS[job.experiment]
+    context = JobContext(jobs_directory / job.stem)
+    context.progress(0.0)
+    keep_freed_memory()
+    seed_everything(job.seeds.start)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(job.settings["threads"])
+    settings = ReadSettings(job.settings)
+    start = time.perf_counter()
+    rows = experiment.function(settings, job.seeds if job.seeds_at_once else job.seeds.start, context)
+    seconds = time.perf_counter() - start
+    columns = check_rows(rows, job)
+    return {
+        "format": FORMAT,
+        "experiment": job.experiment,
+        "version": job.version,
+        "settings": job.settings,
+        "seeds": [job.seeds.start, job.seeds.stop],
+        "seconds": seconds,
+        "peak_memory_bytes": _peak_memory(),
+        "settings_read": sorted(settings.read),
+        **origin.__dict__,
+        "rows": columns,
+    }
+
+
+def _peak_memory() -> int:
+    """Largest resident size of this process so far; a worker that runs several jobs keeps the largest of them."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _failure(error_file: Path, error: Exception) -> Outcome:
+    text = "".join(traceback.format_exception(error))
+    with contextlib.suppress(OSError):
+        write_atomic(error_file, text[-20_000:])
+    return Outcome("failed", text.strip().splitlines()[-1])
+
+
+@contextlib.contextmanager
+def _output_to(log: Path) -> Iterator[None]:
+    """Send what this process prints, C libraries included, to ``log``: a bar on the terminal stays whole."""
+    saved = [os.dup(1), os.dup(2)]
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+        yield
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        for number, copy in zip((1, 2), saved):
+            os.dup2(copy, number)
+            os.close(copy)
+        os.close(descriptor)
+        if log.stat().st_size == 0:
+            log.unlink()

@@ -1,0 +1,105 @@
+"""A paper's directory: claims, profiles, experiments and figures, each read only when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from shared.errors import ReplicationError
+from shared.harness.claims import Claim, PaperFacts, load_claims
+from shared.harness.jobs import Experiment
+from shared.harness.paper_modules import import_from
+from shared.harness.profiles import Profile, load_profiles
+
+CLAIMS_FILE = "claims.toml"
+
+
+@dataclass(frozen=True)
+class Paper:
+    """One replicated paper.  ``facts`` and ``profiles`` need no import of the paper's code; the rest does."""
+
+    directory: Path
+
+    @classmethod
+    def load(cls, directory: Path | str) -> Paper:
+        """The paper in ``directory`` with claims and profiles checked; :class:`ReplicationError` says what is wrong."""
+        paper = cls(Path(directory).resolve())
+        if not (paper.directory / CLAIMS_FILE).is_file():
+            raise ReplicationError(f"{paper.directory} holds no {CLAIMS_FILE}, so it is no paper's directory.")
+        _ = paper.claims
+        return paper
+
+    @property
+    def name(self) -> str:
+        """The directory's name, which is also the name under ``results/``."""
+        return self.directory.name
+
+    @cached_property
+    def profiles(self) -> dict[str, Profile]:
+        """Every profile by name."""
+        return load_profiles(self.directory / "profiles.toml")
+
+    @cached_property
+    def _claims_document(self) -> tuple[PaperFacts, tuple[Claim, ...]]:
+        return load_claims(self.directory / CLAIMS_FILE, self.profiles)
+
+    @property
+    def facts(self) -> PaperFacts:
+        """Title, authors and identifiers."""
+        return self._claims_document[0]
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """Every claim, in the written order."""
+        return self._claims_document[1]
+
+    @property
+    def slug(self) -> str:
+        """The name used on the command line."""
+        return self.facts.slug
+
+    def profile(self, name: str) -> Profile:
+        """One profile by name."""
+        if name not in self.profiles:
+            raise ReplicationError(
+                f"{self.slug} has no profile '{name}'; its profiles are: {', '.join(self.profiles)}."
+            )
+        return self.profiles[name]
+
+    @cached_property
+    def experiments(self) -> dict[str, Experiment]:
+        """``EXPERIMENTS`` of the paper's ``experiments.py``; imports it."""
+        return self._registry("experiments", "EXPERIMENTS")
+
+    @cached_property
+    def figures(self) -> dict[str, Callable[..., Any]]:
+        """``FIGURES`` of the paper's ``figures.py``, or nothing where there is none; imports it."""
+        return self._registry("figures", "FIGURES") if self._has("figures") else {}
+
+    def experiment(self, name: str) -> Experiment:
+        """One experiment by name."""
+        if name not in self.experiments:
+            raise ReplicationError(
+                f"{self.directory / 'profiles.toml'} has an experiment '{name}' that {self.name}/experiments.py does "
+                f"not register; EXPERIMENTS has: {', '.join(self.experiments)}."
+            )
+        return self.experiments[name]
+
+    def _has(self, stem: str) -> bool:
+        return (self.directory / f"{stem}.py").is_file() or (self.directory / stem / "__init__.py").is_file()
+
+    def _registry(self, stem: str, variable: str) -> dict[str, Any]:
+        if not self._has(stem):
+            raise ReplicationError(f"{self.directory} holds no {stem}.py.")
+        registry = getattr(import_from(self.directory, stem), variable, None)
+        if not isinstance(registry, dict):
+            raise ReplicationError(f"{self.directory / stem}.py must define {variable}, a dictionary.")
+        return registry
+
+
+def discover(directory: Path) -> list[Paper]:
+    """Every paper under ``directory``, by name."""
+    return [Paper.load(path.parent) for path in sorted(directory.glob(f"*/{CLAIMS_FILE}"))]

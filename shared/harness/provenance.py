@@ -1,0 +1,142 @@
+"""What a result must say about its origin: source, packages, machine."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import subprocess
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from shared.harness.jobs import Origin
+
+PACKAGES = (
+    "torch", "transformers", "trl", "datasets", "accelerate", "peft", "tokenizers", "gguf", "math-verify",
+    "numpy", "scipy", "pandas", "matplotlib", "joblib", "rich",
+)  # fmt: skip
+SOURCE_DIRECTORIES = ("shared", "synthetic", "replications")
+# Results and the generated tables inside read-me files change with every run; they are no change of the source.
+SOURCE_ONLY = (".", ":(exclude)results", ":(exclude,glob)**/*.md")
+
+
+@dataclass(frozen=True)
+class GitState:
+    """The commit and what differs from it; ``commit`` is None outside a git checkout."""
+
+    commit: str | None
+    dirty: bool
+    diff: str
+    untracked: tuple[str, ...]
+
+    def __str__(self) -> str:
+        if self.commit is None:
+            return "not a git checkout"
+        return self.commit[:12] + (" with uncommitted changes" if self.dirty else "")
+
+
+def git_state(root: Path) -> GitState:
+    """Commit, uncommitted changes and untracked files of the checkout at ``root``, results and read-mes left out."""
+    commit = _git(root, "rev-parse", "HEAD")
+    if commit is None or _git(root, "rev-parse", "--show-prefix") is None:
+        return GitState(None, False, "", ())
+    diff = _git(root, "diff", "HEAD", "--binary", "--", *SOURCE_ONLY) or ""
+    untracked = _git(root, "ls-files", "--others", "--exclude-standard", "--", *SOURCE_ONLY) or ""
+    names = tuple(untracked.splitlines())
+    return GitState(commit.strip(), bool(diff or names), diff, names)
+
+
+def source_fingerprint(root: Path, paper_directory: Path) -> str:
+    """Digest of every Python file that can have a hand in a result, by relative name and content."""
+    digest = hashlib.sha256()
+    directories = [root / name for name in SOURCE_DIRECTORIES]
+    if not any(paper_directory.is_relative_to(directory) for directory in directories):
+        directories.append(paper_directory)
+    for directory in directories:
+        for path in sorted(directory.rglob("*.py")):
+            digest.update(f"{directory.name}/{path.relative_to(directory).as_posix()}\0".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def origin(root: Path, paper_directory: Path, git: GitState) -> Origin:
+    """What is stored with every job that runs from the present source on this machine."""
+    return Origin(git.commit, git.dirty, source_fingerprint(root, paper_directory), cpu_model())
+
+
+def machine() -> dict[str, Any]:
+    """CPU model, usable cores, memory and GPUs of this machine, and its system; no name and no address."""
+    return {
+        "cpu": cpu_model(),
+        "cores": usable_cores(),
+        "memory_gib": _memory_gib(),
+        "gpus": gpus(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+    }
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of the packages that can have a hand in a result, where installed."""
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def usable_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@lru_cache(maxsize=1)
+def cpu_model() -> str:
+    """The processor's name as the system gives it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    if platform.system() == "Darwin":
+        name = _output("sysctl", "-n", "machdep.cpu.brand_string")
+        if name:
+            return name.strip()
+    return platform.processor() or platform.machine()
+
+
+def gpus() -> list[str]:
+    """Names of the GPUs that torch can use; imports torch."""
+    if not importlib.util.find_spec("torch"):
+        return []
+    import torch
+
+    if torch.cuda.is_available():
+        return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return []
+
+
+def _memory_gib() -> float | None:
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    except (ValueError, OSError):
+        return None
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    return _output("git", "-C", str(root), *arguments)
+
+
+def _output(*command: str) -> str | None:
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=30, errors="replace", check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return result.stdout if result.returncode == 0 else None

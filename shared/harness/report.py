@@ -1,0 +1,293 @@
+"""Results on disk -> REPORT.md, index.html, numbers.csv, numbers.tex and the generated tables inside read-me files.
+
+Nothing is typed by hand and nothing is run: the same files on disk give the same report.  Results of the ``smoke``
+profile are a test of the machinery; they are left out unless a paper has no others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shared.errors import ReplicationError
+from shared.harness.jobs import write_atomic
+from shared.harness.outcomes import (
+    VERDICTS_FILE,
+    ClaimLine,
+    count_verdicts,
+    number,
+    number_with_interval,
+    plain,
+    read_verdicts,
+    write_csv,
+)
+from shared.harness.papers import Paper
+from shared.harness.progress import duration
+from shared.harness.rendering import Block, Heading, Image, Paragraph, Table, markdown_table, to_html, to_markdown
+from shared.harness.runs import read_record
+from shared.harness.verdicts import CONDITIONAL, NOT_RUN
+from shared.statistics.estimates import Estimate
+
+SMOKE = "smoke"
+PREFERENCE = ("full", "quick", "gpu", "paper")  # whose verdict on a claim the read-me files show
+NUMBER_COLUMNS = ["id", "value", "low", "high", "n", "seeds", "metric", "command", "commit"]
+
+LATEX_LOOKUP = r"""% Generated. \replicationnumber{id} prints value and interval, \replicationvalue{id} the value alone.
+\newcommand{\replicationlookup}[2]{%
+  \ifcsname replication#1:#2\endcsname\csname replication#1:#2\endcsname
+  \else\errmessage{No replication number called #2}\fi}
+\newcommand{\replicationnumber}[1]{\replicationlookup{number}{#1}}
+\newcommand{\replicationvalue}[1]{\replicationlookup{value}{#1}}
+"""
+
+
+@dataclass(frozen=True)
+class ProfileResults:
+    """What is on disk for one profile of one paper."""
+
+    paper: Paper
+    profile: str
+    directory: Path
+    record: dict[str, Any]
+    lines: list[ClaimLine]
+
+
+def build_report(papers: Sequence[Paper], results: Path, root: Path | None = None) -> Path:
+    """Write every generated file under ``results`` and return the path of REPORT.md.
+
+    With ``root``, the checkout that ``results`` belongs to, also the generated tables inside its README.md and inside
+    each paper's.
+    """
+    found = {paper.slug: _shown(collect(paper, results)) for paper in papers}
+    blocks = _report(papers, found, results)
+    results.mkdir(parents=True, exist_ok=True)
+    write_atomic(results / "REPORT.md", to_markdown(blocks))
+    write_atomic(results / "index.html", to_html(blocks, "Replication report"))
+    numbers = [line for own in found.values() for one in own for line in number_lines(one)]
+    write_csv(results / "numbers.csv", NUMBER_COLUMNS, numbers)
+    write_atomic(results / "numbers.tex", numbers_tex(numbers))
+    if root is not None:
+        _update_readmes(papers, found, root)
+    return results / "REPORT.md"
+
+
+def collect(paper: Paper, results: Path) -> list[ProfileResults]:
+    """Every profile of a paper that has verdicts on disk, in the order of ``profiles.toml``."""
+    found = []
+    for profile in paper.profiles:
+        directory = results / paper.name / profile
+        if (directory / VERDICTS_FILE).exists():
+            lines = read_verdicts(paper, profile, directory)
+            found.append(ProfileResults(paper, profile, directory, read_record(directory), lines))
+    return found
+
+
+def update_marked_block(path: Path, name: str, text: str) -> bool:
+    """Replace what stands between ``<!-- generated:NAME -->`` and ``<!-- /generated:NAME -->`` in ``path``.
+
+    False where the file or both marks are absent; one mark without the other is an error.
+    """
+    if not path.exists():
+        return False
+    content = path.read_text(encoding="utf-8")
+    opening, closing = f"<!-- generated:{name} -->", f"<!-- /generated:{name} -->"
+    start, end = content.find(opening), content.find(closing)
+    if start < 0 and end < 0:
+        return False
+    if start < 0 or end < start:
+        raise ReplicationError(f"{path} has only one of the marks {opening} and {closing}, or has them in wrong order.")
+    updated = f"{content[: start + len(opening)]}\n\n{text.strip()}\n\n{content[end:]}"
+    if updated != content:
+        write_atomic(path, updated)
+    return True
+
+
+def number_lines(results: ProfileResults) -> list[list[Any]]:
+    """The lines of ``numbers.csv``: one per cell of every judged claim, and one per probability of improvement."""
+    lines = []
+    for line in results.lines:
+        entry = results.record.get("experiments", {}).get(line.claim.experiment, {})
+        commits = " ".join(entry.get("commits", {}))
+        for cell in line.cells:
+            where = f"[{cell.conditions}]" if cell.conditions else ""
+            numbers = [("", cell.estimate, line.claim.metric)]
+            if cell.probability is not None:
+                numbers.append((":probability", cell.probability, f"P(improvement) of {line.claim.metric}"))
+            for suffix, estimate, metric in numbers:
+                name = f"{line.claim.id}{where}{suffix}@{results.profile}"
+                values = [plain(value) for value in estimate[:3]]
+                lines.append([name, *values, estimate.n, cell.seeds, metric, line.command, commits])
+    return lines
+
+
+def numbers_tex(lines: Sequence[Sequence[Any]]) -> str:
+    r"""LaTeX that knows every number: ``\replicationnumber{id}`` with interval, ``\replicationvalue{id}`` without."""
+    text = LATEX_LOOKUP.splitlines()
+    for name, value, low, high, *_ in lines:
+        if re.search(r"[^\w/.:;=@,+ \[\]-]", name, re.ASCII):
+            raise ReplicationError(f"The number '{name}' has a character in its name that LaTeX cannot look up.")
+        short = _latex_number(value) or "unknown"
+        interval = f" [{_latex_number(low)}, {_latex_number(high)}]" if low and high else ""
+        text.append(f"\\expandafter\\def\\csname replicationvalue:{name}\\endcsname{{{short}}}")
+        text.append(f"\\expandafter\\def\\csname replicationnumber:{name}\\endcsname{{{short}{interval}}}")
+    return "\n".join(text) + "\n"
+
+
+def claims_table(lines: Sequence[ClaimLine]) -> Table:
+    """Every claim: statement, place, both numbers, verdict, and what to know about it."""
+    header = ["claim", "where", "paper", "ours [95 % interval]", "verdict", "conditions, reason or command"]
+    rows = []
+    for line in lines:
+        note = f"{line.reason}: `{line.command}`" if line.verdict == NOT_RUN else line.conditions or line.reason
+        origin = "" if line.claim.source == "paper" else " *(ours)*"
+        statement = f"{line.claim.statement}{origin} `{line.claim.id}`"
+        rows.append([statement, line.claim.where, line.paper, line.ours, f"**{line.verdict}**", note])
+    return Table(header, rows)
+
+
+def findings(papers: Sequence[Paper], found: dict[str, list[ProfileResults]]) -> str:
+    """The table of the root README.md: headline claims, one line each or one line a group."""
+    rows = []
+    for paper in papers:
+        lines = _best_lines(found[paper.slug])
+        groups = dict.fromkeys(line.claim.group for line, _ in lines if line.claim.headline and line.claim.group)
+        for line, profile in lines:
+            if line.claim.group in groups:
+                members = [member for member, _ in lines if member.claim.group == line.claim.group]
+                if members[0] is line:
+                    rows.append([*_group_row(members), profile])
+            elif line.claim.headline:
+                verdict = f"**{line.verdict}**"
+                if line.verdict == CONDITIONAL:
+                    verdict += f": {line.conditions}"
+                rows.append([line.claim.statement, line.paper, line.ours, verdict, profile])
+    if not rows:
+        return "No results yet."
+    header = ["claim", "paper", "ours [95 % interval]", "verdict", "profile"]
+    return markdown_table(Table(header, rows))
+
+
+def _shown(found: list[ProfileResults]) -> list[ProfileResults]:
+    return [one for one in found if one.profile != SMOKE] or found
+
+
+def _report(papers: Sequence[Paper], found: dict[str, list[ProfileResults]], results: Path) -> list[Block]:
+    blocks: list[Block] = [
+        Heading("Replication report"),
+        Paragraph(
+            "Generated from the files in this directory by `replicate report`; every number has a stable name in "
+            "[numbers.csv](numbers.csv). The unit of replication is the seed, and intervals are 95 % intervals over "
+            "seeds; for a claim of kind *interval* they are the central 95 % of the means that a study of the paper's "
+            "size would report. What did not hold is listed like what did."
+        ),
+    ]
+    for paper in papers:
+        title = paper.facts.title + (f" (arXiv:{paper.facts.arxiv})" if paper.facts.arxiv else "")
+        blocks.append(Heading(title, 2))
+        if not found[paper.slug]:
+            blocks.append(Paragraph(f"No results yet: `make replicate-{paper.slug}`."))
+        for one in reversed(found[paper.slug]):
+            blocks += _profile_blocks(one, results)
+    return blocks
+
+
+def _profile_blocks(one: ProfileResults, results: Path) -> list[Block]:
+    blocks: list[Block] = [
+        Heading(f"Profile {one.profile}", 3),
+        Paragraph(provenance_line(one.record)),
+        Paragraph(f"**{count_verdicts(line.verdict for line in one.lines)}** of {len(one.lines)} claims."),
+        claims_table(one.lines),
+    ]
+    for path in sorted((one.directory / "figures").glob("*.png")):
+        relative = path.relative_to(results).as_posix()
+        printable = path.with_suffix(".pdf")
+        blocks.append(
+            Image(
+                relative,
+                path.stem.replace("_", " ").replace("-", " "),
+                printable.relative_to(results).as_posix() if printable.exists() else None,
+            )
+        )
+    return blocks
+
+
+def provenance_line(record: dict[str, Any]) -> str:
+    """Command, commit, machine and time of a profile's results, and whether anything is missing."""
+    if not record:
+        return "Origin unknown: there is no record."
+    machine, experiments = record.get("machine", {}), record.get("experiments", {})
+    commits = sorted({commit for entry in experiments.values() for commit in entry.get("commits", {})})
+    named = [
+        commit.rstrip("+")[:12] + (" with uncommitted changes" if commit.endswith("+") else "") for commit in commits
+    ]
+    seconds = sum(entry.get("job_seconds", 0) / entry.get("workers", 1) for entry in experiments.values())
+    parts = [
+        f"Command `{record.get('command', '')}`",
+        f"commit {', '.join(named) or 'unknown'}",
+        f"{machine.get('cpu', 'unknown processor')}, {machine.get('cores', '?')} cores, "
+        f"{', '.join(machine.get('gpus', [])) or 'no GPU'}",
+        f"finished {record.get('finished', '')}",
+        f"{duration(seconds)} of work",
+        f"peak memory of a process {max((e.get('peak_memory_gib', 0) for e in experiments.values()), default=0)} GiB",
+    ]
+    if not record.get("complete", True):
+        done = sum(entry["jobs_finished"] for entry in experiments.values())
+        parts.append(f"**incomplete: {done} of {sum(entry['jobs'] for entry in experiments.values())} jobs finished**")
+    return "; ".join(parts) + "."
+
+
+def _latex_number(value: str) -> str:
+    names = {"inf": r"$\infty$", "-inf": r"$-\infty$"}
+    return names.get(value, number(float(value))) if value else ""
+
+
+def _best_lines(found: list[ProfileResults]) -> list[tuple[ClaimLine, str]]:
+    """Each claim with its verdict from the most complete profile that has one, and that profile's name."""
+    ranked = [one for name in PREFERENCE for one in found if one.profile == name]
+    ranked += [one for one in found if one.profile not in (*PREFERENCE, SMOKE)]
+    if not ranked:
+        return []
+    best = []
+    for position in range(len(ranked[0].lines)):
+        choices = [(one.lines[position], one.profile) for one in ranked]
+        best.append(next((choice for choice in choices if choice[0].verdict != NOT_RUN), choices[0]))
+    return best
+
+
+def _group_row(members: list[ClaimLine]) -> list[str]:
+    def spread(values: list[float]) -> str:
+        ends = [number(end) for end in (min(values), max(values))] if values else []
+        return " … ".join(dict.fromkeys(ends))
+
+    paper = spread([line.claim.value for line in members if line.paper and line.claim.value is not None])
+    # Numbers of one metric make a range; numbers of several would make nonsense, so each is named.
+    known: dict[str, list[Estimate]] = {}
+    for line in members:
+        if len(line.cells) == 1 and isinstance(line.estimate, Estimate) and line.estimate.n:
+            known.setdefault(line.claim.metric, []).append(line.estimate)
+    ours = "; ".join(
+        (
+            number_with_interval(estimates[0], n=False)
+            if len(set(estimates)) == 1
+            else spread([float(estimate.value) for estimate in estimates])
+        )
+        + f" ({metric.replace('_', ' ')})"
+        for metric, estimates in known.items()
+    ) or "; ".join(dict.fromkeys(line.ours for line in members if line.ours))
+    verdicts = {line.verdict for line in members}
+    counts = f"**{members[0].verdict}**" if len(verdicts) == 1 else count_verdicts(line.verdict for line in members)
+    return [str(members[0].claim.group), paper, ours, f"{counts} ({len(members)})" if len(verdicts) == 1 else counts]
+
+
+def _update_readmes(papers: Sequence[Paper], found: dict[str, list[ProfileResults]], root: Path) -> None:
+    committed = {slug: [one for one in own if one.profile != SMOKE] for slug, own in found.items()}
+    if any(committed.values()):
+        update_marked_block(root / "README.md", "findings", findings(papers, committed))
+    for paper in papers:
+        lines = [line for line, _ in _best_lines(committed[paper.slug])]
+        if lines:
+            text = markdown_table(claims_table(lines))
+            update_marked_block(paper.directory / "README.md", f"findings-{paper.slug}", text)

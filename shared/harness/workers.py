@@ -1,0 +1,164 @@
+"""Jobs -> worker processes that outlive a job but never their parent.
+
+Importing torch and trl takes seconds, so workers are kept from job to job and from experiment to experiment.  Jobs run
+in processes of their own even one at a time: the number of threads is then set before anything is loaded, and a job's
+result cannot depend on how many run beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+from joblib.externals.loky import get_reusable_executor
+
+from shared.errors import ReplicationError
+from shared.harness.jobs import Job, Origin, Outcome, run_job
+
+POLL_SECONDS = 0.5
+IDLE_SECONDS = 600
+EXECUTORS = ("local", "ray")
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+_pools: list[Any] = []  # the pool in use, for stop_workers
+DIED = "its process died without a word; most often the system ran out of memory (try --workers 1)"
+
+
+def run_jobs(
+    jobs: list[Job],
+    paper_directory: Path,
+    jobs_directory: Path,
+    origin: Origin,
+    workers: int,
+    executor: str,
+    tick: Callable[[list[Job]], None],
+) -> Iterator[tuple[Job, Outcome]]:
+    """Run jobs in ``workers`` processes and yield each with its outcome, in the order of completion.
+
+    ``tick`` is called about twice a second with the jobs that are not finished.  A process that dies takes no other job
+    with it: the jobs that were running are tried once more, each alone.
+    """
+    arguments = (paper_directory, jobs_directory, origin)
+    if not jobs:
+        return
+    if executor == "ray":
+        yield from _run_ray(jobs, arguments, workers)
+        return
+    threads = jobs[0].settings["threads"]
+    left, suspects = list(jobs), []
+    while left or suspects:
+        alone = not left
+        broken = False
+        for job, outcome in _run_batch([suspects.pop(0)] if alone else list(left), arguments, workers, threads, tick):
+            if outcome is not None:
+                yield job, outcome
+            elif alone:
+                yield job, Outcome("failed", DIED)
+            broken = broken or outcome is None
+            if outcome is not None and not alone:
+                left.remove(job)
+        if broken and not alone:
+            suspects += [job for job in left if _progress_file(jobs_directory, job).exists()] or left[:workers]
+            left = [job for job in left if job not in suspects]
+            for job in suspects:
+                _progress_file(jobs_directory, job).unlink(missing_ok=True)
+
+
+def stop_workers() -> None:
+    """Kill the worker processes, whatever they are doing."""
+    # The pool's own thread may stumble over workers that vanish; its traceback would only hide our message.
+    hook, threading.excepthook = threading.excepthook, lambda _: None
+    while _pools:
+        with contextlib.suppress(Exception):
+            _pools.pop().shutdown(wait=True, kill_workers=True)
+    threading.excepthook = hook
+
+
+def inside_jobs(jobs: list[Job], jobs_directory: Path) -> float:
+    """How many jobs' worth of work the running ones among ``jobs`` have reported."""
+    total = 0.0
+    for job in jobs:
+        with contextlib.suppress(OSError, ValueError):
+            total += float(_progress_file(jobs_directory, job).read_text())
+    return total
+
+
+def check_executor(executor: str) -> None:
+    """Make sure that the chosen executor can be used."""
+    if executor not in EXECUTORS:
+        raise ReplicationError(f"--executor must be one of {', '.join(EXECUTORS)}, not '{executor}'.")
+    if executor == "ray":
+        try:
+            import ray  # noqa: F401
+        except ImportError:
+            raise ReplicationError(
+                'ray is not installed; install it with .venv/bin/python -m pip install "ray[default]", or run without '
+                "--executor ray."
+            ) from None
+
+
+def _progress_file(jobs_directory: Path, job: Job) -> Path:
+    return jobs_directory / f"{job.stem}.progress"
+
+
+def _environment(threads: int) -> dict[str, str]:
+    limits = {name: str(threads) for name in THREAD_VARIABLES}
+    return {**limits, "TOKENIZERS_PARALLELISM": "false", "MPLBACKEND": "Agg"}
+
+
+def _run_batch(
+    jobs: list[Job],
+    arguments: tuple[Path, Path, Origin],
+    workers: int,
+    threads: int,
+    tick: Callable[[list[Job]], None],
+) -> Iterator[tuple[Job, Outcome | None]]:
+    """Like :func:`run_jobs`; after the pool broke, every unfinished job comes with None."""
+    # The pool replaces a worker that holds much memory after a job, which is what we want, and warns about it.
+    warnings.filterwarnings("ignore", message="A worker stopped while some jobs were given to the executor")
+    pool = get_reusable_executor(max_workers=workers, timeout=IDLE_SECONDS, env=_environment(threads))
+    _pools[:] = [pool]
+    waiting: dict[Future[Outcome], Job] = {}
+    try:
+        for job in jobs:
+            waiting[pool.submit(run_job, job, *arguments, os.getpid())] = job
+    except BrokenProcessPool:
+        pass  # the futures submitted so far say so themselves
+    submitted = {job.key for job in waiting.values()}
+    last_tick = time.monotonic()
+    while waiting:
+        done, _ = wait(waiting, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
+        for future in done:
+            job = waiting.pop(future)
+            try:
+                yield job, future.result()
+            except BrokenProcessPool:
+                yield job, None
+        if time.monotonic() - last_tick >= POLL_SECONDS:
+            last_tick = time.monotonic()
+            tick(list(waiting.values()))
+    for job in jobs:
+        if job.key not in submitted:
+            yield job, None
+
+
+def _run_ray(jobs: list[Job], arguments: tuple[Path, Path, Origin], workers: int) -> Iterator[tuple[Job, Outcome]]:
+    """The same jobs on a ray cluster whose nodes share this file system; outcomes come when all are done.
+
+    joblib would run a single worker's jobs inside this process, so it is given two and fed one job at a time.
+    """
+    import joblib
+    from ray.util.joblib import register_ray
+
+    register_ray()
+    with joblib.parallel_config(backend="ray", n_jobs=max(workers, 2)):
+        pool = joblib.Parallel(batch_size=1, pre_dispatch=workers)
+        outcomes = pool(joblib.delayed(run_job)(job, *arguments, None) for job in jobs)
+    yield from zip(jobs, outcomes)

@@ -1,0 +1,333 @@
+"""Diagnose a run from its log: silent groups against a prediction, a group size to use, and signs of trouble.
+
+Silent: all rewards of a group are equal; its advantages are zero and it teaches nothing. Everything else about silence
+is in terms of *right* completions (reward >= ``success``). Where rewards have more than two values, rewards are made
+binary at that threshold for the predictions only, and the report says so.
+
+What stands against the observed silent share (see `shared.planning.difficulty_fit` for why there is no more to be had):
+
+- Prompts sampled in several groups within ``window`` steps: the share that chance would give if the right completions
+  of each prompt were divided at random among its groups. This can fail, and then completions of a group depend on each
+  other or solve rates moved within the window.
+- All groups: a Beta distribution of solve rates fitted to the counts, for all of training and for each part. The fit
+  has seen what it predicts: agreement says that the family describes the difficulties, not that completions are
+  independent. What it is for is other group sizes. Two tests go with it: whether the family fits, and whether the
+  counts can come from independent completions at all.
+- Group sizes up to the run's own: counted in subsets of its groups, without any model.
+
+Intervals of shares are Wilson's with a group as the unit; those from the fit cover the finite number of groups. None of
+them covers what another run would give. Drifts and gradient norms: `shared.planning.run_drift`.
+
+Where silent groups were redrawn, the log has only what was kept. Silence before redraws is then: drawn more than once,
+or kept silent; only first draws enter the fit, and prompts that recur are not compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from shared.planning.difficulty_fit import (
+    BetaFit,
+    Counts,
+    MixtureTest,
+    RecurrenceTest,
+    fit_beta,
+    misfit,
+    mixture_test,
+    recurrence_test,
+    usual_gap,
+)
+from shared.planning.run_drift import (
+    Drift,
+    GradientNorms,
+    entropy_drift,
+    gradient_norms,
+    length_drift,
+    parts_of_training,
+)
+from shared.planning.run_log import RunLog
+from shared.statistics.estimates import Estimate, wilson_interval
+
+SIZES = (2, 4, 8, 16, 32, 64, 128)
+REFUTED = 0.01  # p-values below this are called off
+FEW = 20  # groups below which a fit says little
+ENOUGH_FOR_SIZE = 30  # groups in the last part, below which no size is suggested from it alone
+
+
+@dataclass(frozen=True)
+class SilentShares:
+    """Shares of groups, with Wilson intervals: silent, and by the reward that all completions have."""
+
+    silent: Estimate
+    all_right: Estimate
+    all_wrong: Estimate
+    other: Estimate
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of training: steps, groups, mean solve rate, silent shares, and the Beta fit's silent rate for it.
+
+    ``observed`` is what ``predicted`` stands against: silent in terms of right and wrong, before any redraw.
+    """
+
+    first_step: int
+    last_step: int
+    groups: int
+    solve_rate: float
+    shares: SilentShares
+    observed: float
+    predicted: Estimate
+
+
+@dataclass(frozen=True)
+class SizeLine:
+    """One group size: silent rate (``counted`` in subsets, or from the fit), fidelity of the set, heard completions.
+
+    ``heard``: completions of a group that are not in a silent one, G x (1 - silent rate).
+    """
+
+    group_size: int
+    silent: Estimate
+    counted: bool
+    fidelity: Estimate
+    heard: float
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """Smallest group size that meets a target, for the difficulties of all groups or of the last part."""
+
+    target: str
+    over: str
+    group_size: Estimate
+
+
+@dataclass(frozen=True)
+class Redraws:
+    """Share of groups drawn more than once, share still silent when the bound was reached, mean number of draws."""
+
+    redrawn: Estimate
+    exhausted: Estimate
+    mean_draws: float
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """All that :func:`diagnose` found; the fields are explained at their types and in the module's docstring.
+
+    ``effective_group_size``: G x (1 - share of groups kept silent), the completions of a group that on average get an
+    advantage. ``largest_reward`` and ``success`` tell a threshold that nothing reaches.
+    """
+
+    source: str
+    kind: str
+    groups: int
+    group_size: int
+    first_step: int
+    last_step: int
+    distinct_prompts: int
+    distinct_completions: float | None
+    binary: bool
+    success: float
+    largest_reward: float
+    shares: SilentShares
+    effective_group_size: Estimate
+    parts: list[Part]
+    observed: float
+    predicted: Estimate
+    family_p_value: float
+    mixture: MixtureTest | None
+    recurrence: RecurrenceTest | None
+    sizes: list[SizeLine]
+    suggestions: list[Suggestion]
+    length: Drift | None
+    entropy: Drift | None
+    gradient_norms: GradientNorms | None
+    redraws: Redraws | None
+    findings: list[str]
+    notes: list[str]
+
+
+def diagnose(
+    log: RunLog,
+    success: float = 1.0,
+    fidelity: float = 0.9,
+    silent_share: float | None = None,
+    window: float | None = None,
+) -> Diagnosis:
+    """Diagnose a run from its groups.
+
+    ``success``: reward from which a completion is right. ``fidelity``: target of the suggested group size;
+    ``silent_share``: a second target. ``window``: steps within which groups of one prompt are compared, by default the
+    median distance from one to the next. ValueError for targets outside (0, 1) and a negative window. Time: about a
+    second, plus 2,000 draws for each group whose prompt recurs.
+    """
+    for name, target in (("fidelity", fidelity), ("silent_share", silent_share)):
+        if target is not None and not 0 < target < 1:
+            raise ValueError(f"{name} must lie above 0 and below 1, not {target}")
+    if window is not None and not window >= 0:
+        raise ValueError(f"window must not be negative, not {window}")
+    right = log.rewards >= success
+    k = right.sum(axis=1)
+    redrawn = log.draws is not None and bool((log.draws > 1).any())
+    first_draw = np.ones(len(k), dtype=bool) if not redrawn else log.draws == 1
+    window = usual_gap(log.steps, log.prompts) if window is None else window
+
+    def counts(rows: np.ndarray) -> Counts:
+        known = k[rows][first_draw[rows]]
+        return Counts(np.bincount(known, minlength=log.group_size + 1).astype(float), int((~first_draw[rows]).sum()))
+
+    everything = counts(np.arange(len(k)))
+    fit = fit_beta(everything)
+    blocks = parts_of_training(log.steps)
+    parts = [_part(log, rows, counts(rows), k, success) for rows in blocks]
+    shares = silent_shares(log.rewards, success)
+    diagnosis = Diagnosis(
+        source=log.source,
+        kind=log.kind,
+        groups=len(k),
+        group_size=log.group_size,
+        first_step=int(log.steps[0]),
+        last_step=int(log.steps[-1]),
+        distinct_prompts=len(np.unique(log.prompts)),
+        distinct_completions=None if log.distinct is None else float(log.distinct.mean()),
+        binary=len(np.unique(log.rewards)) <= 2,
+        success=success,
+        largest_reward=float(log.rewards.max()),
+        shares=shares,
+        effective_group_size=_complement(shares.silent, log.group_size),
+        parts=parts,
+        observed=everything.silent_share(log.group_size),
+        predicted=fit.silent_rate(log.group_size),
+        family_p_value=misfit(everything, fit),
+        mixture=None if redrawn else mixture_test(everything),
+        recurrence=None if redrawn else recurrence_test(log.steps, log.prompts, k, log.group_size, window),
+        sizes=[_size_line(size, everything, fit) for size in sorted({*SIZES, log.group_size})],
+        suggestions=_suggestions(fit, counts(blocks[-1]), len(blocks), fidelity, silent_share),
+        length=length_drift(log),
+        entropy=entropy_drift(log),
+        gradient_norms=gradient_norms(log.history),
+        redraws=_redraws(log) if redrawn or (log.exhausted is not None and log.exhausted.any()) else None,
+        findings=[],
+        notes=list(log.notes),
+    )
+    return replace(diagnosis, findings=findings(diagnosis))
+
+
+def silent_shares(rewards: np.ndarray, success: float) -> SilentShares:
+    """Shares of silent groups of rewards (n, G), by kind.
+
+    All right: all at one reward of at least ``success``. All wrong: all at one reward below it that is 0 or less, or
+    the lowest of several in the log. Other: any other constant, such as partial credit that all completions share.
+    """
+    lowest, highest = rewards.min(axis=1), rewards.max(axis=1)
+    silent = lowest == highest
+    right = silent & (lowest >= success)
+    bottom = rewards.min()
+    wrong = silent & ~right & ((lowest <= 0) | ((lowest == bottom) & (bottom < rewards.max())))
+    n = len(rewards)
+    return SilentShares(
+        *(wilson_interval(float(kind.sum()), n) for kind in (silent, right, wrong, silent & ~right & ~wrong))
+    )
+
+
+def findings(diagnosis: Diagnosis) -> list[str]:
+    """What stands out, in sentences; empty where nothing does."""
+    found = []
+    d = diagnosis
+    if d.largest_reward < d.success:
+        found.append(
+            f"No reward reaches {d.success:g} (the largest is {d.largest_reward:g}): every completion counts as wrong "
+            "in all predictions. Give the reward of a right one with --success."
+        )
+    if not d.binary:
+        found.append(
+            f"Rewards have more than two values. Silent means all equal; predictions, sizes and fidelity are about "
+            f"completions with a reward of at least {d.success:g}, and the theory of binary rewards is all they know."
+        )
+    if d.groups < FEW:
+        found.append(
+            f"Only {d.groups} groups: the Beta fit leans on its prior (all means and correlations alike likely)."
+        )
+    if d.mixture is not None and d.mixture.p_value < REFUTED:
+        found.append(
+            f"OFF: right completions vary less between groups than independent ones can (p = {d.mixture.p_value:.2g}): "
+            "completions of a group avoid or balance each other, and silent rates at other sizes cannot be predicted."
+        )
+    r = d.recurrence
+    if r is not None and min(r.silent_p_value, r.spread_p_value) < REFUTED / 2:  # two tests
+        more = r.spread > 1
+        moved = r.moved.low > 0 or r.moved.high < 0
+        why = (
+            f"solve rates moved within the window of {r.window:g} steps (by {r.moved.value:+.3f} on average); a "
+            "smaller --window tells whether completions of a group are also alike beyond their prompt's difficulty"
+            if more and moved
+            else "completions of a group are alike beyond their prompt's difficulty, or solve rates of single prompts "
+            f"moved within the window of {r.window:g} steps (a smaller --window tells)"
+            if more
+            else "completions of a group avoid or balance each other"
+        )
+        found.append(
+            f"OFF: groups of the same prompt differ {'more' if more else 'less'} than independent completions would "
+            f"({r.spread:.2f} times the variance, p = {min(r.silent_p_value, r.spread_p_value):.2g}): {why}."
+        )
+    if d.family_p_value < REFUTED:
+        found.append(
+            f"The Beta family does not describe the counts (p = {d.family_p_value:.2g}): rates for groups larger than "
+            f"{d.group_size} are a rough guide. Difficulties may have changed in training, or have several clusters."
+        )
+    if d.gradient_norms and d.gradient_norms.not_finite:
+        found.append(f"{d.gradient_norms.not_finite} gradient norms are not finite.")
+    return found
+
+
+def _part(log: RunLog, rows: np.ndarray, counts: Counts, k: np.ndarray, success: float) -> Part:
+    return Part(
+        first_step=int(log.steps[rows[0]]),
+        last_step=int(log.steps[rows[-1]]),
+        groups=len(rows),
+        solve_rate=float(k[rows].mean() / log.group_size),
+        shares=silent_shares(log.rewards[rows], success),
+        observed=counts.silent_share(log.group_size),
+        predicted=fit_beta(counts).silent_rate(log.group_size),
+    )
+
+
+def _size_line(size: int, counts: Counts, fit: BetaFit) -> SizeLine:
+    counted = size <= counts.group_size
+    silent = fit.silent_rate(size)
+    if counted:
+        # Subsets of one group are not independent of each other: the interval is of as many groups, not of all subsets.
+        share = counts.silent_share(size)
+        silent = wilson_interval(share * counts.groups, counts.groups)
+    return SizeLine(size, silent, counted, fit.fidelity(size), size * (1 - float(silent.value)))
+
+
+def _suggestions(
+    fit: BetaFit, last: Counts, parts: int, fidelity: float, silent_share: float | None
+) -> list[Suggestion]:
+    over = [("all groups", fit)]
+    if parts > 1 and last.groups >= ENOUGH_FOR_SIZE:
+        over.append(("the last part", fit_beta(last)))
+    found = []
+    for name, one in over:
+        found.append(Suggestion(f"fidelity of at least {fidelity:g}", name, one.smallest_group_size(fidelity)))
+        if silent_share is not None:
+            size = one.smallest_group_size_for_silence(silent_share)
+            found.append(Suggestion(f"at most {silent_share:.0%} silent", name, size))
+    return found
+
+
+def _redraws(log: RunLog) -> Redraws:
+    n = len(log.draws)
+    exhausted = 0.0 if log.exhausted is None else float(log.exhausted.sum())
+    return Redraws(
+        wilson_interval(float((log.draws > 1).sum()), n), wilson_interval(exhausted, n), float(log.draws.mean())
+    )
+
+
+def _complement(share: Estimate, size: int) -> Estimate:
+    return Estimate(size * (1 - share.value), size * (1 - share.high), size * (1 - share.low), share.n)

@@ -1,0 +1,116 @@
+"""Reading the log of a training run, of this project or of TRL's own trainer.
+
+Two kinds of log are read: this project's group log (`shared.training.group_log`, one JSON line a group) and the
+completions that TRL's GRPOTrainer writes with `log_completions=True` (`shared.planning.completions_log`).
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shared.errors import ReplicationError
+from shared.planning.completions_log import read_completions_log
+from shared.planning.run_log import RunLog, first_appearance, read_history, scored_groups
+from shared.training.group_log import read_group_log
+
+GROUP_LOG = "groups.jsonl"
+
+
+def read_run_log(
+    path: str | Path,
+    group_size: int | None = None,
+    rewards: list[str] | None = None,
+    skip_unscored: bool = False,
+) -> RunLog:
+    """Read a log file or a run's directory.
+
+    A directory may hold ``groups.jsonl``, ``completions_*.parquet`` or ``completions/completions_*.parquet``; where it
+    holds both kinds, the group log is read, which has every group. ``group_size`` and ``rewards`` (names of reward
+    columns) are for TRL's completions where they cannot be inferred. ``skip_unscored`` leaves out groups with a
+    completion that no reward function scored; otherwise these are an error. Raises ReplicationError for whatever
+    cannot be read as a log. Memory and time grow with the text in the log.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise ReplicationError(f"There is no file or directory {path}.")
+    if path.is_dir() and (path / GROUP_LOG).is_file():
+        path = path / GROUP_LOG
+    if path.is_dir() or _is_parquet(path):
+        return read_completions_log(path, group_size, rewards, skip_unscored)
+    if group_size is not None or rewards is not None:
+        raise ReplicationError(f"{path} is read as a group log: --group-size and --reward are for TRL's completions.")
+    return _from_group_log(path, skip_unscored)
+
+
+def _from_group_log(path: Path, skip_unscored: bool) -> RunLog:
+    groups = list(read_group_log(path))
+    if not groups:
+        raise ReplicationError(f"The group log {path} is empty.")
+    sizes = {len(group["rewards"]) if isinstance(group["rewards"], list) else 0 for group in groups}
+    if len(sizes) > 1 or min(sizes) < 2:
+        raise ReplicationError(
+            f"{path}: groups of {', '.join(map(str, sorted(sizes)))} rewards; every group must have the same number, "
+            "at least 2."
+        )
+    rewards = _column(groups, "rewards", path)
+    kept = scored_groups(rewards, str(path), skip_unscored)
+    notes = [f"{int((~kept).sum())} groups with unscored completions left out."] if not kept.all() else []
+    groups = [group for group, keep in zip(groups, kept) if keep]
+    steps = _column(groups, "step", path)
+    if not np.isfinite(steps).all():
+        raise ReplicationError(f"{path}: a group has no step.")
+    order = np.argsort(steps, kind="stable")
+
+    def column(name: str) -> np.ndarray | None:
+        if any(group.get(name) is None for group in groups):
+            return None
+        return _column(groups, name, path)[order]
+
+    texts = [group.get("completions") for group in groups]
+    distinct = np.array([len(set(map(str, t))) for t in texts])[order] if all(texts) else None
+    draws, exhausted = column("draws"), column("redraws_exhausted")
+    return RunLog(
+        source=str(path),
+        kind="group log",
+        steps=steps[order].astype(np.int64),
+        prompts=first_appearance([group.get("prompt") for group in groups])[order],
+        rewards=rewards[kept][order],
+        lengths=column("lengths"),
+        entropy=_mean_entropy(groups)[order],
+        draws=None if draws is None else draws.astype(np.int64),
+        exhausted=None if exhausted is None else exhausted.astype(bool),
+        distinct=distinct,
+        history=read_history(path.parent),
+        notes=notes,
+    )
+
+
+def _column(groups: list[dict[str, Any]], name: str, path: Path) -> np.ndarray:
+    """One field of all groups as float64, null as NaN; ReplicationError where it holds anything but numbers."""
+    try:
+        return np.array([group[name] for group in groups], dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ReplicationError(
+            f"{path}: the field '{name}' does not hold the same number of numbers in every group ({error})."
+        ) from error
+
+
+def _mean_entropy(groups: list[dict[str, Any]]) -> np.ndarray:
+    means = []
+    for group in groups:
+        known = [value for value in group.get("entropy") or [] if value is not None]
+        means.append(sum(known) / len(known) if known else math.nan)
+    return np.array(means)
+
+
+def _is_parquet(path: Path) -> bool:
+    """By its first bytes, or, for a file too damaged to tell, by its name."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"PAR1" or path.suffix == ".parquet"
+    except OSError as error:
+        raise ReplicationError(f"{path} could not be read: {error}.") from error

@@ -1,0 +1,1 @@
+"""Drawing Knights & Knaves puzzles and deciding what their statements say."""

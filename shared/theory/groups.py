@@ -1,0 +1,174 @@
+"""Group mathematics: mean, standard deviation, silent groups and the advantages of GRPO, Dr. GRPO and RLOO.
+
+Shapes: rewards (..., G), the G completions of a group on the last axis; leading axes are groups. A flat batch with
+adjacent rows is ``rewards.view(-1, G)``. Torch tensors give torch tensors of the same device and dtype, numpy arrays
+give numpy arrays; integers and booleans give float64. Everything is computed in float64 and rounded once, at the end.
+
+A group is *silent* if its largest reward equals its smallest. Its standard deviation and advantages are then exactly
+zero. Computed naively they are not: ``[0.35] * 8`` has a float32 standard deviation of 3e-8, and an optimizer that
+normalizes its step, such as Adam, turns such remains into full steps.
+
+NaN or infinite rewards, a group of no completion and a ``ddof`` other than 0 or 1 raise ValueError.
+
+What follows from the solve rate and the group size alone is in ``shared.theory.closed_forms`` and can be imported from
+here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shared.theory.closed_forms import (
+    attenuation,
+    difficulty_weight,
+    expected_update,
+    fidelity,
+    gradient_mass_shares,
+    group_size_law,
+    sigma,
+    silent_fraction,
+    silent_fraction_without_replacement,
+    silent_rate,
+    silent_rate_branches,
+    smallest_group_size,
+)
+
+__all__ = [
+    "SilentKind",
+    "attenuation",
+    "difficulty_weight",
+    "dr_grpo_advantages",
+    "expected_update",
+    "fidelity",
+    "gradient_mass_shares",
+    "group_mean",
+    "group_size_law",
+    "group_std",
+    "grpo_advantages",
+    "is_silent",
+    "rloo_advantages",
+    "sigma",
+    "silent_fraction",
+    "silent_fraction_without_replacement",
+    "silent_kind",
+    "silent_rate",
+    "silent_rate_branches",
+    "smallest_group_size",
+]
+
+Rewards = Tensor | np.ndarray
+
+
+class SilentKind(NamedTuple):
+    """Why groups are silent: two boolean arrays (...), both False for a group that is not silent."""
+
+    all_right: Rewards
+    all_wrong: Rewards
+
+
+def _for_arrays(formula: Callable[..., Tensor]) -> Callable[..., Rewards]:
+    """Let a formula on float64 rewards (..., G) take torch or numpy rewards of any dtype and answer in kind."""
+
+    @wraps(formula)
+    def on_any(rewards: Rewards, *args: object, **options: object) -> Rewards:
+        given = rewards if isinstance(rewards, Tensor) else torch.from_numpy(np.ascontiguousarray(rewards))
+        result = formula(_checked(given), *args, **options)
+        if result.is_floating_point() and given.is_floating_point():
+            result = result.to(given.dtype)
+        return result if isinstance(rewards, Tensor) else result.numpy()
+
+    return on_any
+
+
+def _checked(rewards: Tensor) -> Tensor:
+    """Rewards as float64, or ValueError if they are no groups of finite numbers."""
+    if rewards.ndim == 0 or rewards.shape[-1] == 0:
+        raise ValueError(f"rewards must have shape (..., G) with G >= 1, got {tuple(rewards.shape)}")
+    if rewards.is_complex():
+        raise ValueError(f"rewards must be real numbers, got {rewards.dtype}")
+    if not torch.isfinite(rewards).all():
+        raise ValueError("rewards must be finite: NaN or infinity found")
+    return rewards.to(torch.float64)
+
+
+def _silent(rewards: Tensor) -> Tensor:
+    return rewards.amax(dim=-1) == rewards.amin(dim=-1)
+
+
+def _mean(rewards: Tensor) -> Tensor:
+    # A sum of equal numbers, divided by their count, need not give the number back.
+    return torch.where(_silent(rewards), rewards[..., 0], rewards.mean(dim=-1))
+
+
+def _std(rewards: Tensor, ddof: int) -> Tensor:
+    if ddof not in (0, 1):
+        raise ValueError(f"ddof must be 0 (population) or 1 (sample), got {ddof!r}")
+    silent = _silent(rewards)
+    deviation = rewards - _mean(rewards).unsqueeze(-1)
+    scale = deviation.abs().amax(dim=-1)  # squares of deviations as small as 1e-200 would vanish without it
+    scale = torch.where(silent, 1.0, scale)
+    squares = (deviation / scale.unsqueeze(-1)).square().sum(dim=-1)
+    return torch.where(silent, 0.0, scale * (squares / max(rewards.shape[-1] - ddof, 1)).sqrt())
+
+
+@_for_arrays
+def group_mean(rewards: Tensor) -> Tensor:
+    """Mean reward of each group: rewards (..., G) to (...)."""
+    return _mean(rewards)
+
+
+@_for_arrays
+def group_std(rewards: Tensor, ddof: int = 1) -> Tensor:
+    """Standard deviation of each group, (..., G) to (...): ``ddof`` 1 sample, 0 population; exactly 0 if silent.
+
+    A group of one completion is silent, so its deviation is 0 for either ``ddof``.
+    """
+    return _std(rewards, ddof)
+
+
+@_for_arrays
+def is_silent(rewards: Tensor) -> Tensor:
+    """Whether all rewards of a group are equal, max == min exactly: (..., G) to bool (...). G = 1 is always silent."""
+    return _silent(rewards)
+
+
+def silent_kind(rewards: Rewards, success: float = 1.0) -> SilentKind:
+    """Divide silent groups into all right (reward >= ``success``) and all wrong (below): (..., G) to two bool (...)."""
+    rewards = rewards if isinstance(rewards, Tensor) else np.asarray(rewards)
+    silent = is_silent(rewards)
+    right = rewards[..., 0] >= success
+    return SilentKind(all_right=silent & right, all_wrong=silent & ~right)
+
+
+@_for_arrays
+def grpo_advantages(rewards: Tensor, ddof: int = 1, eps: float = 1e-4) -> Tensor:
+    """GRPO: a_i = (r_i - mean) / (std + eps), (..., G) to (..., G); exactly 0 in silent groups.
+
+    Shao et al., arXiv:2402.03300, section 4.1.2. The defaults are those of TRL; the paper writes eps = 0.
+    """
+    if eps < 0:
+        raise ValueError(f"eps must not be negative, got {eps}")
+    divisor = torch.where(_silent(rewards), 1.0, _std(rewards, ddof) + eps)
+    return (rewards - _mean(rewards).unsqueeze(-1)) / divisor.unsqueeze(-1)
+
+
+@_for_arrays
+def dr_grpo_advantages(rewards: Tensor) -> Tensor:
+    """Dr. GRPO: a_i = r_i - mean, (..., G) to (..., G); exactly 0 in silent groups. Liu et al., arXiv:2503.20783."""
+    return rewards - _mean(rewards).unsqueeze(-1)
+
+
+@_for_arrays
+def rloo_advantages(rewards: Tensor) -> Tensor:
+    """RLOO: a_i = r_i - mean of the other rewards = G / (G - 1) (r_i - mean), (..., G) to (..., G); 0 if silent.
+
+    Ahmadian et al., arXiv:2402.14740, equation 8. A group of one has no others: its advantage is 0.
+    """
+    size = rewards.shape[-1]
+    return (rewards - _mean(rewards).unsqueeze(-1)) * (size / max(size - 1, 1))

@@ -1,0 +1,100 @@
+"""The parts of a run: a job's key, its rows, its settings, its file, and the forecast of the time left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from shared.harness.jobs import Job, JobContext, ReadSettings, check_rows, write_atomic
+from shared.harness.progress import Forecast, duration
+
+
+def test_keys_depend_on_what_may_change_a_result() -> None:
+    job = Job("e", 1, {"lr": 1, "threads": 1}, "lr=1", range(0, 1), False)
+    same = replace(job, label="other words", settings={"threads": 1, "lr": 1})
+    assert job.key == same.key
+    others = [
+        replace(job, version=2),
+        replace(job, experiment="f"),
+        replace(job, settings={"lr": 2, "threads": 1}),
+        replace(job, settings={"lr": 1, "threads": 2}),
+        replace(job, seeds=range(1, 2)),
+        replace(job, seeds=range(0, 2)),
+    ]
+    assert len({job.key, *(other.key for other in others)}) == 7
+
+
+ONE_SEED = Job("e", 1, {"threads": 1}, "", range(3, 4), False)
+MANY_SEEDS = Job("e", 1, {"threads": 1}, "", range(0, 4), True)
+
+
+@pytest.mark.parametrize(
+    ("rows", "job", "message"),
+    [
+        ([], ONE_SEED, "at least one row"),
+        ({"metric": "m", "value": 1}, ONE_SEED, "at least one row"),
+        ([{"metric": "m"}], ONE_SEED, "needs a text 'metric' and a 'value'"),
+        ([{"metric": "m", "value": 1, "sead": 0}], ONE_SEED, "needs a text"),
+        ([{"metric": "m", "value": 1, "seed": 0}], ONE_SEED, "seed 0 in the job of seed 3"),
+        ([{"metric": "m", "value": 1, "seed": 9}], MANY_SEEDS, "'seed' must be one of"),
+        ([{"metric": "m", "value": 1}] * 2, ONE_SEED, "two rows with the same metric"),
+    ],
+)
+def test_rows_are_checked(rows: list[dict[str, object]], job: Job, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_rows(rows, job)
+
+
+def test_rows_become_columns() -> None:
+    columns = check_rows(
+        [{"metric": "m", "value": 2, "step": 5}, {"metric": "t", "value": 1, "timing": True}], ONE_SEED
+    )
+    assert columns == {
+        "metric": ["m", "t"],
+        "value": [2.0, 1.0],
+        "seed": [3, 3],
+        "step": [5, None],
+        "timing": [False, True],
+    }
+
+
+def test_a_row_without_a_seed_stands_for_all_of_a_job_of_many() -> None:
+    assert check_rows([{"metric": "m", "value": 2}], MANY_SEEDS)["seed"] == [None]
+
+
+def test_settings_remember_what_was_read() -> None:
+    settings = ReadSettings({"a": 1, "b": 2, "c": 3})
+    assert settings["a"] == 1 and settings.get("b") == 2
+    assert settings.read == {"a", "b"}
+    for everything in (lambda s: dict(s), lambda s: {**s}, lambda s: (lambda **k: k)(**s), lambda s: s.copy()):
+        settings = ReadSettings({"a": 1, "b": 2})
+        assert everything(settings) == {"a": 1, "b": 2} and settings.read == {"a", "b"}
+
+
+def test_writing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    write_atomic(path, "old")
+    monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError("full")))
+    with pytest.raises(OSError, match="full"):
+        write_atomic(path, "new")
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_progress_is_written_now_and_then(tmp_path: Path) -> None:
+    context = JobContext(tmp_path / "job")
+    context.progress(0.25)
+    context.progress(0.5)  # too soon after the first
+    assert (tmp_path / "job.progress").read_text() == "0.2500"
+    assert not (tmp_path / "job").exists() and context.directory.is_dir()
+
+
+def test_the_forecast_learns_the_pace() -> None:
+    forecast = Forecast({"first": 10.0, "second": 30.0})
+    assert forecast.remaining("first", 0.0, 0.0) == 40.0
+    assert forecast.remaining("first", 0.5, 10.0) == pytest.approx(10 + 60)  # twice as slow as foreseen
+    forecast.finish("first", 20.0)
+    assert forecast.remaining("second", 0.0, 0.0) == pytest.approx(60)
+    assert forecast.remaining("second", 0.5, 15.0) == pytest.approx(15)
+    assert [duration(seconds) for seconds in (8, 240, 7500)] == ["8 s", "4 min", "2 h 05 min"]

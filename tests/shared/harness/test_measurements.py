@@ -1,0 +1,57 @@
+"""measurements.csv: the same bytes for the same results, and a frame that says what it holds."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from shared.errors import ReplicationError
+from shared.harness.jobs import Job, check_rows
+from shared.harness.measurements import load_measurements, tidy, write_measurements
+
+
+def finished(label: str, seed: int, values: dict[str, float]) -> tuple[Job, dict[str, object]]:
+    job = Job("e", 1, {"threads": 1}, label, range(seed, seed + 1), False)
+    return job, {"rows": check_rows([{"metric": name, "value": value} for name, value in values.items()], job)}
+
+
+def test_the_order_of_completion_does_not_show(tmp_path: Path) -> None:
+    jobs = [finished(f"lr={lr}", seed, {"b": seed / 3, "a": -0.0}) for lr in (0.5, 10, 2) for seed in range(12)]
+    contents = []
+    for attempt in range(2):
+        random.Random(attempt).shuffle(jobs)
+        write_measurements(tidy(jobs)[0], tmp_path / "measurements.csv")
+        contents.append((tmp_path / "measurements.csv").read_text())
+    assert contents[0] == contents[1]
+    lines = contents[0].splitlines()
+    assert lines[1] == "e,lr=0.5,0,,a,0" and lines[13] == "e,lr=0.5,0,,b,0" and lines[14] == "e,lr=0.5,1,,b,0.333333333"
+
+
+def test_numbers_words_and_absent_settings_come_back(tmp_path: Path) -> None:
+    jobs = [
+        finished("fast=true;lr=0.5;name=sgd", 0, {"m": float("nan")}),
+        finished("lr=1", 1, {"m": float("-inf")}),
+        finished("", 2, {"m": 1.0}),
+    ]
+    write_measurements(tidy(jobs)[0], tmp_path / "measurements.csv")
+    frame = load_measurements(tmp_path / "measurements.csv").set_index("seed")
+    assert frame["lr"].tolist()[1:] == [0.5, 1.0] and frame["lr"].isna().tolist() == [True, False, False]
+    assert frame.loc[0, "fast"] is True and frame.loc[0, "name"] == "sgd"
+    assert frame["value"].isna()[0] and frame["value"][1] == float("-inf")
+
+
+def test_nothing_measured_is_an_empty_table(tmp_path: Path) -> None:
+    write_measurements(tidy([])[0], tmp_path / "measurements.csv")
+    assert load_measurements(tmp_path / "measurements.csv").empty
+
+
+@pytest.mark.parametrize("text", ["experiment,settings\n", "a,b,c\n1,2\n3,4,5,6\n"])
+def test_damaged_measurements_are_named(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "measurements.csv"
+    path.write_text(text)
+    with pytest.raises(ReplicationError, match=r"measurements\.csv"):
+        load_measurements(path)
+    with pytest.raises(ReplicationError, match="run the profile first"):
+        load_measurements(tmp_path / "absent.csv")

@@ -1,0 +1,258 @@
+"""The report is generated from what is on disk, hides nothing, and touches read-me files only between its marks."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from shared.errors import ReplicationError
+from shared.harness.figures import draw_figures
+from shared.harness.measurements import CSV_COLUMNS
+from shared.harness.outcomes import evaluate_profile, number_with_interval, read_csv, read_verdicts, write_verdicts
+from shared.harness.papers import Paper
+from shared.harness.plots import paper_mark, save, style
+from shared.harness.rendering import Image, Paragraph, Table, print_verdicts, to_html, to_markdown
+from shared.harness.report import _group_row, build_report, numbers_tex, provenance_line, update_marked_block
+from shared.statistics.estimates import Estimate
+
+
+def measure(toy: Path, results: Path, profile: str = "quick", shift: float = 1.0) -> Path:
+    """Write measurements of the toy paper, its verdicts and a record, as a run would."""
+    directory = results / "toy_paper" / profile
+    directory.mkdir(parents=True, exist_ok=True)
+    rows = [["draw", f"kind={kind}", seed, "", "residual", 0.0] for kind in "ab" for seed in range(3)]
+    for lr, sign in ((0.5, 1), (1, -1)):
+        for method in ("new", "old"):
+            values = np.random.default_rng(int(10 * lr)).normal(0, 0.1, 8) + sign * shift * (method == "new")
+            rows += [["batch", f"lr={lr};method={method}", seed, 10, "score", v] for seed, v in enumerate(values)]
+    pd.DataFrame(rows, columns=CSV_COLUMNS).to_csv(directory / "measurements.csv", index=False)
+    (directory / "record.json").write_text(
+        '{"command": "replicate run toy-paper", "complete": true, "finished": "2025-01-01T00:00:00+00:00",'
+        ' "machine": {"cpu": "A CPU", "cores": 2, "gpus": []},'
+        ' "experiments": {"batch": {"commits": {"0123456789abcdef+": 4}, "job_seconds": 30, "workers": 1,'
+        ' "peak_memory_gib": 0.5, "jobs": 4, "jobs_finished": 4}}}'
+    )
+    paper = Paper.load(toy)
+    write_verdicts(evaluate_profile(paper, profile, directory), directory)
+    return directory
+
+
+@pytest.fixture
+def results(toy: Path, tmp_path: Path) -> Path:
+    directory = measure(toy, tmp_path / "results")
+    draw_figures(Paper.load(toy), "quick", directory)
+    return tmp_path / "results"
+
+
+def test_the_report_has_every_claim_figure_and_the_origin(toy: Path, results: Path) -> None:
+    text = build_report([Paper.load(toy)], results).read_text()
+    for claim in Paper.load(toy).claims:
+        assert f"`{claim.id}`" in text and claim.statement in text
+    assert "**reproduced under conditions** | holds for lr 0.5; reversed for lr 1" in text
+    assert "**not run** | needs a day: `make replicate-toy-paper PROFILE=full ONLY=batch`" in text
+    assert "1 reproduced, 1 reproduced under conditions, 1 not run" in text
+    assert "`replicate run toy-paper`" in text and "0123456789ab with uncommitted changes" in text and "A CPU" in text
+    for path in re.findall(r"\]\(([^)]+\.(?:png|pdf|csv))\)", text):
+        assert (results / path).is_file(), path
+
+
+def test_the_page_holds_the_same_and_links_to_files_that_exist(toy: Path, results: Path) -> None:
+    build_report([Paper.load(toy)], results)
+    page = (results / "index.html").read_text()
+    assert "<script" not in page and "http" not in page
+    assert "holds for lr 0.5; reversed for lr 1" in page and "toy-paper/huge" in page
+    for path in re.findall(r'(?:src|href)="([^"]+)"', page):
+        assert (results / path).is_file(), path
+
+
+def test_the_same_files_give_the_same_report(toy: Path, results: Path) -> None:
+    names = ("REPORT.md", "index.html", "numbers.csv", "numbers.tex")
+    build_report([Paper.load(toy)], results)
+    before = [(results / name).read_bytes() for name in names]
+    build_report([Paper.load(toy)], results)
+    assert [(results / name).read_bytes() for name in names] == before
+
+
+def test_numbers_have_ids_intervals_seeds_command_and_commit(toy: Path, results: Path) -> None:
+    build_report([Paper.load(toy)], results)
+    numbers = {line["id"]: line for line in read_csv(results / "numbers.csv")}
+    line = numbers["toy-paper/direction[lr=0.5]@quick"]
+    assert float(line["low"]) <= float(line["value"]) <= float(line["high"])
+    assert (line["n"], line["seeds"], line["metric"]) == ("8", "0-7", "score")
+    assert line["command"] == "make replicate-toy-paper PROFILE=quick ONLY=batch"
+    assert line["commit"] == "0123456789abcdef+"
+    assert numbers["toy-paper/direction[lr=1]:probability@quick"]["value"] == "0"
+    assert "toy-paper/identity@quick" in numbers
+    assert not any("huge" in name for name in numbers)
+
+
+def test_a_report_survives_a_round_trip_through_verdicts(toy: Path, results: Path) -> None:
+    paper, directory = Paper.load(toy), results / "toy_paper" / "quick"
+    before = (directory / "verdicts.csv").read_bytes(), (directory / "verdict_cells.csv").read_bytes()
+    verdicts = evaluate_profile(paper, "quick", directory)
+    write_verdicts(verdicts, directory)
+    assert ((directory / "verdicts.csv").read_bytes(), (directory / "verdict_cells.csv").read_bytes()) == before
+    lines = read_verdicts(paper, "quick", directory)
+    assert [line.verdict for line in lines] == [verdict.verdict for verdict in verdicts]
+    assert lines[1].cells[0].probability is not None and lines[1].ours == "holds in 1 of 2 settings"
+
+
+def test_a_claim_that_was_added_later_is_not_run(toy: Path, results: Path) -> None:
+    claims = (toy / "claims.toml").read_text()
+    (toy / "claims.toml").write_text(claims.replace("toy-paper/identity", "toy-paper/new-name"))
+    text = build_report([Paper.load(toy)], results).read_text()
+    assert "added after this profile was last judged" in text
+
+
+def test_smoke_is_left_out_unless_it_is_alone(toy: Path, results: Path, tmp_path: Path) -> None:
+    measure(toy, results, "smoke")
+    assert "Profile smoke" not in build_report([Paper.load(toy)], results).read_text()
+    measure(toy, tmp_path / "other", "smoke")
+    assert "Profile smoke" in build_report([Paper.load(toy)], tmp_path / "other").read_text()
+
+
+def test_readmes_are_filled_between_the_marks_from_the_most_complete_profile(toy: Path, results: Path) -> None:
+    root = results.parent
+    (root / "README.md").write_text("above\n<!-- generated:findings -->\nstale\n<!-- /generated:findings -->\nbelow\n")
+    name = "generated:findings-toy-paper"
+    (toy / "README.md").write_text(f"<!-- {name} --><!-- /{name} -->")
+    build_report([Paper.load(toy)], results, root)
+    text = (root / "README.md").read_text()
+    assert text.startswith("above\n<!--") and text.endswith("-->\nbelow\n") and "stale" not in text
+    assert "New beats old." in text and "reproduced under conditions" in text and "not run" in text
+    assert "residual" not in text  # no headline
+    assert "toy-paper/identity" in (toy / "README.md").read_text()
+    measure(toy, results, "full")
+    build_report([Paper.load(toy)], results, root)
+    assert "| full |" in (root / "README.md").read_text() and "needs a day" not in (root / "README.md").read_text()
+
+
+def test_smoke_never_reaches_a_readme(toy: Path, tmp_path: Path) -> None:
+    measure(toy, tmp_path / "results", "smoke")
+    text = "<!-- generated:findings -->kept<!-- /generated:findings -->"
+    (tmp_path / "README.md").write_text(text)
+    build_report([Paper.load(toy)], tmp_path / "results", tmp_path)
+    assert (tmp_path / "README.md").read_text() == text
+
+
+def test_a_group_is_one_line_of_the_findings(toy: Path, results: Path) -> None:
+    claims = (toy / "claims.toml").read_text()
+    (toy / "claims.toml").write_text(claims.replace("headline = true", 'headline = true\ngroup = "Both tables"'))
+    measure(toy, results)
+    (results.parent / "README.md").write_text("<!-- generated:findings --><!-- /generated:findings -->")
+    build_report([Paper.load(toy)], results, results.parent)
+    text = (results.parent / "README.md").read_text()
+    assert text.count("Both tables") == 1 and "New beats old." not in text
+    assert "1 reproduced under conditions, 1 not run" in text and "0.5 … 1" in text
+
+
+def test_a_group_of_bounds_on_one_number_shows_the_number_once_with_its_interval() -> None:
+    claim = SimpleNamespace(group="Bounds", metric="gap_z", value=None)
+    members = [
+        SimpleNamespace(claim=claim, paper="", cells=[0], estimate=Estimate(0.1, 0.05, 0.15, 5), verdict="reproduced")
+        for _ in "ab"
+    ]
+    assert _group_row(members)[2] == "0.1 [0.05, 0.15] (gap z)"  # type: ignore[arg-type]
+    members[1].estimate = Estimate(0.3, 0.2, 0.4, 5)
+    assert _group_row(members)[2] == "0.1 … 0.3 (gap z)"  # type: ignore[arg-type]
+
+
+def test_marks_are_replaced_or_complained_about(tmp_path: Path) -> None:
+    path = tmp_path / "a.md"
+    assert not update_marked_block(path, "x", "new")
+    path.write_text("no marks")
+    assert not update_marked_block(path, "x", "new") and path.read_text() == "no marks"
+    path.write_text("<!-- generated:x -->\nold")
+    with pytest.raises(ReplicationError, match="only one of the marks"):
+        update_marked_block(path, "x", "new")
+    path.write_text("a<!-- generated:x -->old<!-- /generated:x -->b")
+    assert update_marked_block(path, "x", "new")
+    assert path.read_text() == "a<!-- generated:x -->\n\nnew\n\n<!-- /generated:x -->b"
+
+
+def test_no_results_are_no_error(toy: Path, tmp_path: Path) -> None:
+    text = build_report([Paper.load(toy)], tmp_path / "results").read_text()
+    assert "No results yet: `make replicate-toy-paper`" in text
+
+
+def test_incomplete_and_unknown_origins_are_said() -> None:
+    record = {"complete": False, "experiments": {"e": {"jobs": 5, "jobs_finished": 2}}}
+    assert "**incomplete: 2 of 5 jobs finished**" in provenance_line(record)
+    assert "Origin unknown" in provenance_line({})
+
+
+def test_tables_escape_what_would_break_them() -> None:
+    table = Table(["a"], [["x | y\nz <b>"]])
+    assert "| x \\| y z &lt;b> |" in to_markdown([table])
+    page = to_html([table, Paragraph("`code` & **bold**"), Image("a.png", "<t>")], "t")
+    assert "x | y" in page and "&lt;b&gt;" in page and "<code>code</code> &amp; <b>bold</b>" in page
+    assert 'alt="&lt;t&gt;"' in page
+
+
+def test_unknown_intervals_are_called_unknown() -> None:
+    assert number_with_interval(Estimate(0.5, -math.inf, math.inf, 1)) == "0.5 [interval unknown], n = 1"
+    assert number_with_interval(Estimate(math.nan, math.nan, math.nan, 0)) == "unknown"
+    assert number_with_interval(Estimate(0.16677, 0.15, 0.18, 9), n=False) == "0.1668 [0.15, 0.18]"
+
+
+def test_latex_knows_every_number() -> None:
+    text = numbers_tex([["p/a[lr=0.5]@quick", "0.25", "0.2", "0.3"], ["p/b@quick", "1", "-inf", "inf"]])
+    assert r"\csname replicationvalue:p/a[lr=0.5]@quick\endcsname{0.25}" in text
+    assert r"\csname replicationnumber:p/a[lr=0.5]@quick\endcsname{0.25 [0.2, 0.3]}" in text
+    assert r"{1 [$-\infty$, $\infty$]}" in text
+    with pytest.raises(ReplicationError, match="LaTeX cannot look up"):
+        numbers_tex([["p/100%", "1", "", ""]])
+
+
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="no LaTeX here")
+def test_latex_accepts_the_file(tmp_path: Path) -> None:
+    (tmp_path / "numbers.tex").write_text(numbers_tex([["p/a_b[lr=0.5]@quick", "0.25", "0.2", "0.3"]]))
+    body = r"\replicationnumber{p/a_b[lr=0.5]@quick}"
+    (tmp_path / "a.tex").write_text(
+        r"\documentclass{article}\input{numbers}\begin{document}" + body + r"\end{document}"
+    )
+    subprocess.run(["pdflatex", "-halt-on-error", "a.tex"], cwd=tmp_path, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("width", [40, 80, 160])
+def test_the_table_fits_the_terminal(toy: Path, results: Path, width: int) -> None:
+    console = Console(width=width, record=True, file=io.StringIO())
+    print_verdicts(console, read_verdicts(Paper.load(toy), "quick", results / "toy_paper" / "quick"), "toy-paper")
+    printed = console.export_text()
+    assert max(map(len, printed.splitlines())) <= width
+    assert "1 reproduced" in printed
+
+
+def test_equal_figures_are_equal_files(tmp_path: Path) -> None:
+    import matplotlib.pyplot as plt
+
+    contents = []
+    for name in ("one", "two"):
+        style()
+        figure, axes = plt.subplots()
+        paper_mark(axes, 1, 2)
+        paper_mark(axes, 2, 2)
+        assert axes.get_legend_handles_labels()[1] == ["paper"]
+        contents.append([path.read_bytes() for path in save(figure, tmp_path / name)])
+    assert contents[0] == contents[1]
+    assert not plt.get_fignums()
+
+
+def test_a_broken_figure_costs_no_other(toy: Path, results: Path) -> None:
+    code = (toy / "figures.py").read_text()
+    broken = 'FIGURES = {"broken": lambda frame: 1 / 0, "empty": lambda frame: None, '
+    (toy / "figures.py").write_text(code.replace("FIGURES = {", broken))
+    directory = results / "toy_paper" / "quick"
+    (directory / "figures" / "empty.png").touch()
+    assert draw_figures(Paper.load(toy), "quick", directory) == {"broken": "ZeroDivisionError: division by zero"}
+    assert sorted(path.name for path in (directory / "figures").iterdir()) == ["scores.pdf", "scores.png"]

@@ -1,0 +1,360 @@
+"""Whole runs of a toy paper: resumption after every kind of death, reproducible seeds, honest records."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from shared.errors import ReplicationError
+from shared.harness.measurements import load_measurements
+from shared.harness.papers import Paper
+from shared.harness.runs import Options, Result, run_profile
+from shared.harness.workers import check_executor, stop_workers
+
+ROOT = Path(__file__).resolve().parents[3]
+Calls = Callable[[], list[str]]
+
+
+class Runner:
+    """Runs the toy paper in this process (its jobs in workers) and keeps what was printed."""
+
+    def __init__(self, toy: Path, results: Path) -> None:
+        self.toy, self.results, self.printed = toy, results, ""
+        self.root = toy.parents[1]  # no checkout: nobody else changes its source meanwhile
+
+    def __call__(self, profile: str = "smoke", terminal: bool = False, **options: object) -> Result:
+        stream = io.StringIO()
+        console = Console(file=stream, width=200, force_terminal=terminal)
+        chosen = Options(**{"workers": 1, "command": "replicate run toy-paper", **options})
+        try:
+            return run_profile(Paper.load(self.toy), profile, self.results, self.root, console, chosen)
+        finally:
+            self.printed = stream.getvalue()
+
+    def file(self, name: str, profile: str = "smoke") -> Path:
+        return self.results / "toy_paper" / profile / name
+
+    def jobs(self, profile: str = "smoke") -> list[Path]:
+        return sorted(self.file("jobs", profile).glob("*.json"))
+
+
+@pytest.fixture
+def run(toy: Path, tmp_path: Path) -> Runner:
+    return Runner(toy, tmp_path / "results")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_workers_left() -> Iterator[None]:
+    yield
+    stop_workers()
+
+
+def test_a_run_writes_everything_and_a_second_one_does_nothing(run: Runner, calls: Calls) -> None:
+    assert run("quick", workers=None).failures == []
+    assert len(calls()) == 10
+    assert "10 of 10 jobs to do, 0 already done" in run.printed and "60 s" in run.printed
+    before = {path.name: path.read_bytes() for path in run.file("", "quick").iterdir() if path.is_file()}
+    assert set(before) >= {"record.json", "measurements.csv", "timings.csv"}
+    run("quick", workers=None)
+    assert len(calls()) == 10
+    assert "0 of 10 jobs to do, 10 already done" in run.printed
+    assert {path.name: path.read_bytes() for path in run.file("", "quick").iterdir() if path.is_file()} == before
+
+
+def test_measurements_are_tidy_and_timings_are_apart(run: Runner) -> None:
+    run("quick")
+    lines = run.file("measurements.csv", "quick").read_text().splitlines()
+    assert lines[0] == "experiment,settings,seed,step,metric,value"
+    assert "seconds" not in run.file("measurements.csv", "quick").read_text()
+    assert run.file("timings.csv", "quick").read_text().count("seconds") == 6
+    frame = load_measurements(run.file("measurements.csv", "quick"))
+    assert list(dict.fromkeys(frame["experiment"])) == ["draw", "batch"]
+    batch = frame[frame["experiment"] == "batch"]
+    assert set(batch["lr"]) == {0.5, 1.0} and set(batch["step"]) == {0, 10} and set(batch["seed"]) == set(range(8))
+    assert frame[frame["experiment"] == "draw"]["lr"].isna().all()
+    keys = batch[["settings", "metric", "step", "seed"]].values.tolist()
+    assert keys == sorted(keys)
+
+
+def test_the_record_says_what_ran(run: Runner) -> None:
+    run("quick")
+    record = json.loads(run.file("record.json", "quick").read_text())
+    draw = record["experiments"]["draw"]
+    assert record["command"] == "replicate run toy-paper" and record["complete"]
+    assert draw["settings"] == [{"threads": 1, "scale": 2.0, "unused": "knob", "kind": kind} for kind in "ab"]
+    assert (draw["seeds"], draw["jobs"], draw["jobs_finished"]) == ("0-2", 6, 6)
+    assert draw["settings_never_read"] == ["unused"] and "never read these settings: unused" in run.printed
+    assert draw["peak_memory_gib"] > 0 and draw["job_seconds"] > 0
+    assert record["machine"]["cores"] >= 1 and "torch" in record["packages"]
+    assert record["started"] <= record["finished"]
+    if record["uncommitted_changes"] and run.file("diff.patch", "quick").exists():
+        digest = hashlib.sha256(run.file("diff.patch", "quick").read_bytes()).hexdigest()
+        assert record["diff_sha256"] == digest
+
+
+def test_what_a_job_prints_and_keeps_stays_with_the_job(run: Runner) -> None:
+    run("quick")
+    assert "words on the terminal" not in run.printed
+    assert all("words" in path.read_text() for path in run.file("jobs", "quick").glob("draw-*.log"))
+    assert len(list(run.file("jobs", "quick").glob("batch-*/log.txt"))) == 4
+    assert not list(run.file("jobs", "quick").glob("*.progress"))
+
+
+def test_a_seed_decides_everything_and_processes_decide_nothing(run: Runner, tmp_path: Path) -> None:
+    run("quick", workers=1)
+    side_by_side = Runner(run.toy, tmp_path / "again")
+    side_by_side("quick", workers=2)
+    name = "measurements.csv"
+    assert run.file(name, "quick").read_bytes() == side_by_side.file(name, "quick").read_bytes()
+    frame = load_measurements(run.file(name, "quick"))
+    draws = frame[frame["metric"].isin(["py", "np", "torch"]) & (frame["kind"] == "a")]
+    assert draws["value"].nunique() == 9  # three seeds, three generators
+    assert set(frame.loc[frame["metric"].isin(["threads", "omp"]), "value"]) == {1}
+
+
+def test_threads_are_set_and_are_part_of_the_key(run: Runner, calls: Calls) -> None:
+    run()
+    profiles = (run.toy / "profiles.toml").read_text()
+    (run.toy / "profiles.toml").write_text(profiles.replace("[smoke.draw]", "[smoke.draw]\nthreads = 2"))
+    run()
+    assert len(calls()) == 2
+    frame = load_measurements(run.file("measurements.csv"))
+    assert set(frame.loc[frame["metric"].isin(["threads", "omp"]), "value"]) == {2}
+
+
+def test_a_changed_setting_is_a_new_job_and_a_changed_version_too(run: Runner, calls: Calls) -> None:
+    run()
+    profiles = (run.toy / "profiles.toml").read_text()
+    (run.toy / "profiles.toml").write_text(profiles.replace("scale = 2.0", "scale = 3.0"))
+    run()
+    assert len(calls()) == 2
+    code = (run.toy / "experiments.py").read_text()
+    (run.toy / "experiments.py").write_text(code.replace("three generators", "three generators again"))
+    run()
+    assert len(calls()) == 2 and "1 of 1 results come from an earlier version of the source" in run.printed
+    assert json.loads(run.file("record.json").read_text())["experiments"]["draw"]["jobs_from_other_source"] == 1
+    (run.toy / "experiments.py").write_text(code.replace('three generators"', 'three generators", version=2'))
+    run()
+    assert len(calls()) == 3 and "earlier version" not in run.printed
+
+
+def test_fresh_forgets_only_what_it_runs(run: Runner, calls: Calls) -> None:
+    run("quick")
+    before = run.file("measurements.csv", "quick").read_bytes()
+    run("quick", fresh=True, only="draw")
+    assert len(calls()) == 16 and calls().count("batch 0.5 new") == 1
+    assert run.file("measurements.csv", "quick").read_bytes() == before
+
+
+def test_only_runs_what_it_names_and_keeps_what_is_on_disk(run: Runner, calls: Calls) -> None:
+    run("quick", only="bat")
+    assert len(calls()) == 4
+    assert set(load_measurements(run.file("measurements.csv", "quick"))["experiment"]) == {"batch"}
+    assert not json.loads(run.file("record.json", "quick").read_text())["complete"]
+    run("quick", only="draw")
+    assert set(load_measurements(run.file("measurements.csv", "quick"))["experiment"]) == {"draw", "batch"}
+    with pytest.raises(ReplicationError, match="'nothing' or starts with it; it has: draw, batch"):
+        run("quick", only="nothing")
+
+
+def test_only_keeps_committed_rows_where_a_fresh_clone_has_no_jobs(run: Runner) -> None:
+    run("quick")
+    before = run.file("measurements.csv", "quick").read_bytes()
+    shutil.rmtree(run.file("jobs", "quick"))
+    run("quick", only="batch")
+    assert "Kept as they are in quick: draw." in run.printed
+    assert run.file("measurements.csv", "quick").read_bytes() == before
+    record = json.loads(run.file("record.json", "quick").read_text())
+    assert record["complete"] and record["experiments"]["draw"]["jobs_finished"] == 6
+
+    profiles = run.toy / "profiles.toml"
+    profiles.write_text(profiles.read_text().replace("scale = 2.0", "scale = 3.0"))
+    run("quick", only="batch")
+    rows = load_measurements(run.file("measurements.csv", "quick"))
+    assert set(rows["experiment"]) == {"batch"}, "rows of other settings than the profile's must not stay"
+
+
+def test_seeds_changes_only_the_number_of_seeds(run: Runner, calls: Calls) -> None:
+    run(seeds=2)
+    short = run.file("measurements.csv").read_text()
+    assert calls() == ["draw a 0", "draw a 1"]
+    run(seeds=3)
+    assert len(calls()) == 3  # the first two are the same jobs
+    assert set(short.splitlines()) < set(run.file("measurements.csv").read_text().splitlines())
+    with pytest.raises(ReplicationError, match="seeds must be at least 1"):
+        run(seeds=0)
+
+
+def test_a_damaged_file_is_made_again(run: Runner, calls: Calls) -> None:
+    run(seeds=3)
+    before = run.file("measurements.csv").read_bytes()
+    first, second, third = run.jobs()
+    first.write_text(first.read_text()[:100])
+    second.write_text("{}")
+    third.write_bytes(b"\xff\x00")
+    run(seeds=3)
+    assert run.printed.count("is damaged") == 3
+    assert len(calls()) == 6
+    assert run.file("measurements.csv").read_bytes() == before
+
+
+def test_a_failing_job_stops_nothing_else(run: Runner, toy: Path, calls: Calls) -> None:
+    (toy / "fail").touch()
+    result = run(seeds=3)
+    assert [str(job) for job, _ in result.failures] == ["draw (kind=a, seed 1)"]
+    assert "seed 1 is broken" in run.printed
+    (error,) = run.file("jobs").glob("*.error.txt")
+    assert "RuntimeError: seed 1 is broken" in error.read_text() and "Traceback" in error.read_text()
+    assert set(load_measurements(run.file("measurements.csv"))["seed"]) == {0, 2}
+    assert not json.loads(run.file("record.json").read_text())["complete"]
+    (toy / "fail").unlink()
+    assert run(seeds=3).failures == []
+    assert calls().count("draw a 0") == 1
+    assert not list(run.file("jobs").glob("*.error.txt"))
+
+
+def test_a_process_that_dies_costs_only_its_own_job(run: Runner, toy: Path) -> None:
+    (toy / "die").touch()
+    result = run("quick", only="draw", workers=2)
+    assert [str(job) for job, _ in result.failures] == ["draw (kind=a, seed 1)"]
+    assert "ran out of memory" in result.failures[0][1]
+    assert len(run.jobs("quick")) == 5
+
+
+def test_an_expected_error_in_a_job_stops_the_run(run: Runner, toy: Path) -> None:
+    (toy / "stop").touch()
+    with pytest.raises(ReplicationError, match="draw: The hub cannot be reached"):
+        run("quick")
+
+
+def test_a_profile_that_needs_a_gpu_says_so(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shared.harness.runs.gpus", list)
+    with pytest.raises(ReplicationError, match="needs a GPU"):
+        run("gpu")
+
+
+def test_an_unwritable_results_directory_is_one_message(toy: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ReplicationError, match=r"Cannot write to .*REPLICATE_RESULTS"):
+        Runner(toy, tmp_path / "file")()
+
+
+def test_a_full_disk_is_one_message(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shared.harness.runs.write_measurements", full)
+    with pytest.raises(ReplicationError, match="No space left on device"):
+        run()
+
+
+def test_two_runs_of_one_profile_do_not_mix(run: Runner) -> None:
+    from filelock import FileLock
+
+    run.file("jobs").mkdir(parents=True)
+    with FileLock(run.file("jobs") / ".lock"), pytest.raises(ReplicationError, match="Another run"):
+        run()
+
+
+def test_bars_on_a_terminal(run: Runner) -> None:
+    run(terminal=True, seeds=2)
+    assert "2/2" in run.printed and "━" in run.printed
+
+
+def start(toy: Path, results: Path, *options: str) -> subprocess.Popen[str]:
+    # A background job of a shell ignores Ctrl-C, and so would its children.
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += "import sys; from pathlib import Path; from replications.__main__ import main; papers = Path(sys.argv[1])\n"
+    code += "if __name__ == '__main__': sys.exit(main(sys.argv[2:], papers=papers))"
+    request = ["run", toy.name, "--profile", "quick", "--only", "draw", *options]
+    command = [sys.executable, "-c", code, str(toy.parent), *request]
+    environment = {**os.environ, "REPLICATE_RESULTS": str(results)}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.Popen(command, cwd=ROOT, env=environment, text=True, start_new_session=True, **streams)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_killed_at_any_moment_and_repeated_gives_the_same_bytes(run: Runner, toy: Path, calls: Calls) -> None:
+    (toy / "delay").write_text("0.4")
+    killed = Runner(toy, run.results.parent / "killed")
+    for finished in (1, 3):
+        process = start(toy, killed.results)
+        wait_for(lambda finished=finished: len(killed.jobs("quick")) >= finished)
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        workers = {int(line.rsplit(" ", 1)[1]) for line in (toy / "calls.txt").read_text().splitlines()}
+        wait_for(lambda workers=workers: not any(map(alive, workers)), 10)
+        kept = {path: path.stat().st_mtime_ns for path in killed.jobs("quick")}
+        assert not killed.file("measurements.csv", "quick").exists()
+        time.sleep(0.6)
+        assert {path: path.stat().st_mtime_ns for path in killed.jobs("quick")} == kept, "an orphan went on"
+    before = len(calls())
+    (toy / "delay").unlink()
+    process = start(toy, killed.results)
+    output, _ = process.communicate(timeout=100)
+    assert process.returncode == 0, output
+    assert len(calls()) - before == 6 - len(kept)
+    assert all(path.stat().st_mtime_ns == stamp for path, stamp in kept.items())
+    run("quick", only="draw")
+    name = "measurements.csv"
+    assert killed.file(name, "quick").read_bytes() == run.file(name, "quick").read_bytes()
+
+
+def test_control_c_keeps_what_is_finished(run: Runner, toy: Path) -> None:
+    (toy / "delay").write_text("0.5")
+    process = start(toy, run.results, "--workers", "1")
+    wait_for(lambda: len(run.jobs("quick")) >= 1)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "same command to resume" in output and "Traceback" not in output
+    assert 1 <= len(run.jobs("quick")) < 6
+
+
+def test_executors_are_checked() -> None:
+    with pytest.raises(ReplicationError, match="local, ray"):
+        check_executor("slurm")
+
+
+def test_ray_that_is_not_installed_says_how_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ReplicationError, match="pip install"):
+        check_executor("ray")
+
+
+def test_an_experiment_that_is_not_registered_is_named(run: Runner, toy: Path) -> None:
+    code = (toy / "experiments.py").read_text()
+    (toy / "experiments.py").write_text(code.replace('"draw": Experiment', '"drew": Experiment'))
+    with pytest.raises(ReplicationError, match=r"'draw' that toy_paper/experiments.py does not register.*drew, batch"):
+        run()
+
+
+def test_profiles_that_do_not_exist_are_answered_with_those_that_do(run: Runner) -> None:
+    with pytest.raises(ReplicationError, match="no profile 'quik'; its profiles are: quick, smoke, full, gpu"):
+        run("quik")
