@@ -1,4 +1,4 @@
-"""The command line: ``replicate list | run | verdicts | figures | report | model | bench``, and `tools`' commands."""
+"""The command line: `replicate list | run | verdicts | figures | report | model | bench`, and `tools`' commands."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def main(arguments: Sequence[str] | None = None, papers: Path = PAPERS) -> int:
 
 
 def results_directory() -> Path:
-    """Where results are written: ``REPLICATE_RESULTS``, or ``results`` in the checkout."""
+    """Where results are written: `REPLICATE_RESULTS`, or `results` in the checkout."""
     return Path(os.environ.get(RESULTS_VARIABLE) or ROOT / "results").resolve()
 
 
 def find_paper(name: str, papers: Path) -> Paper:
-    """A paper by its name on the command line (``lambda-grpo``), its directory's name, or a path to its directory."""
+    """A paper by its name on the command line (`lambda-grpo`), its directory's name, or a path to its directory."""
     for directory in (papers / name.replace("-", "_"), Path(name)):
         if (directory / "claims.toml").is_file():
             return Paper.load(directory)
@@ -182,7 +182,7 @@ def _model(options: argparse.Namespace, console: Console) -> int:
 
 
 def _bench(options: argparse.Namespace, console: Console) -> int:
-    """Run every measurement that ``shared.harness.bench`` and ``synthetic.bench`` name; 1 where a target is missed."""
+    """Run every measurement that `shared.harness.bench` and `synthetic.bench` name; 1 where a target is missed."""
     from shared.harness.bench import print_table
 
     benches = {}

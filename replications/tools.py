@@ -1,4 +1,4 @@
-"""The commands for one's own runs and data: ``replicate plan-group-size`` and ``replicate diagnose``.
+"""The commands for one's own runs and data: `replicate plan-group-size` and `replicate diagnose`.
 
 Nothing heavy is imported before a command runs, and neither command needs torch.
 """

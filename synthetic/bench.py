@@ -17,9 +17,9 @@ TARGET = 10.0
 
 
 def tabular_bench(slow_seeds: int = 2, fast_seeds: int = 1000, repeats: int = 3) -> list[BenchRow]:
-    """Time per seed of the slow version divided by that of ``run_tabular``, both methods under both optimizers.
+    """Time per seed of the slow version divided by that of `run_tabular`, both methods under both optimizers.
 
-    The two are timed in turn, ``repeats`` times, and the median of the ratios is reported: at least TARGET is wanted.
+    The two are timed in turn, `repeats` times, and the median of the ratios is reported: at least TARGET is wanted.
     """
     tree = BinaryTree()
     rows = []
@@ -44,7 +44,7 @@ def bernoulli_logit_bench(prompts: int = 6000, seeds: int = 4, steps: int = 5, r
     matrix costs in proportion to G and the counts hardly more for a larger G, so ten is wanted at G = 64; at G = 8 a
     few times is what there is to gain, and nothing against a matrix in the layout (G, M), counted in bytes. That
     layout is the second opponent at G = 64.
-    run: some steps of GRPO with everything that ``simulate`` records, against the same steps with a reward, a score and
+    run: some steps of GRPO with everything that `simulate` records, against the same steps with a reward, a score and
     an advantage for every completion and nothing recorded.
 
     Solve rates are those of a run under way: most near 0 or 1 at the start, as in real data, and 20 steps later.

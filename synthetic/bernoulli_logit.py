@@ -8,10 +8,10 @@ controlled run).
 The gradient comes from sampled rewards and scores through the method's advantage function, never from the closed form
 that it is meant to test. All that a group's rewards can differ in is the number k of right completions, so k is drawn
 from Binomial(G, p), and the advantages of the G + 1 possible groups are computed once: k completions share the first
-one's advantage, G - k the last one's. ``identity_error`` of the result says how far g is from gain * (s+ - s-), with
+one's advantage, G - k the last one's. `identity_error` of the result says how far g is from gain * (s+ - s-), with
 s+ and s- the mean scores of right and wrong completions. With a wrong advantage it is far from zero.
 
-``reference_step`` does the same the slow way, one Bernoulli draw, score and advantage per completion.
+`reference_step` does the same the slow way, one Bernoulli draw, score and advantage per completion.
 
 Shape legend: S seeds, M prompts, T steps, G completions in a group, B bins of initial solve rate.
 """
@@ -42,7 +42,7 @@ class Method:
         advantages: rewards (..., G) -> advantages (..., G); any order of the completions must give the same values in
             that order.
         gain: (sigma (K,), G) -> factor of (s+ - s-) that the identity claims, (K,).
-        closed_form: name of the method in ``shared.theory.closed_forms.expected_update``.
+        closed_form: name of the method in `shared.theory.closed_forms.expected_update`.
         max_redraws: how many more times a silent group is drawn.
     """
 
@@ -63,7 +63,7 @@ METHODS: dict[str, Method] = {
     "rloo": Method(rloo_advantages, lambda sigma, G: sigma**2 * G / max(G - 1, 1), "rloo"),
     "dapo": Method(population_grpo, lambda sigma, G: sigma, "dapo", max_redraws=3),
 }
-"""The paper's methods by name. DAPO's number of redraws is that of the controlled run; see ``with_redraws``."""
+"""The paper's methods by name. DAPO's number of redraws is that of the controlled run; see `with_redraws`."""
 
 
 def with_redraws(method: Method, max_redraws: int) -> Method:
@@ -83,7 +83,7 @@ class Trajectories:
         predicted_silent: mean over prompts of p^G + (1-p)^G, (T, S).
         samples: completions drawn per prompt, redraws included, (T, S).
         mean_p: mean solve rate, (T + 1, S).
-        tracked_p: mean solve rate of the tracked prompts (see ``simulate``), (T + 1, S).
+        tracked_p: mean solve rate of the tracked prompts (see `simulate`), (T + 1, S).
         gradient_mass: sum of |g| by bin of initial solve rate, (T, S, B).
         identity_error: largest |g - gain (s+ - s-)| over prompts, (T, S); 0 for silent groups in theory as here.
         final_p: solve rate of each prompt after the last update, (S, M).
@@ -124,7 +124,7 @@ def simulate(
         lr: step on theta per unit of g.
         seeds: distinct integers >= 0.
         bins: equal-width bins of [0, 1] for the gradient mass by initial solve rate.
-        tracked: bool, the shape of initial_p: the prompts of ``tracked_p``; all by default.
+        tracked: bool, the shape of initial_p: the prompts of `tracked_p`; all by default.
 
     Returns:
         The trajectories by method's name.
@@ -307,7 +307,7 @@ def _redraw(
     max_redraws: int,
     shape: tuple[int, int],
 ) -> np.ndarray:
-    """Draw silent groups again, in place in ``counts`` (S * M,), up to a bound; extra completions per prompt, (S,)."""
+    """Draw silent groups again, in place in `counts` (S * M,), up to a bound; extra completions per prompt, (S,)."""
     positions, extra = np.flatnonzero(is_silent), np.zeros(shape[0])
     for _ in range(max_redraws):
         extra += draws.by_seed(positions)

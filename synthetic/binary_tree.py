@@ -1,6 +1,6 @@
 """The synthetic tree of the lambda-GRPO paper (section on process sets, Table 1) and a tabular policy trained on it.
 
-A completion is a path of ``depth`` tokens, each L or R, so it ends in one of ``2**depth`` leaves. One target path earns
+A completion is a path of `depth` tokens, each L or R, so it ends in one of `2**depth` leaves. One target path earns
 +1.0, every other path that shares the target's first n tokens earns r_neg, all remaining paths earn +0.7.
 
 Everything here is exact where it can be: the policy's probability of the target is a product, not a frequency, and a
@@ -91,13 +91,13 @@ class BinaryTree:
         return tuple((leaf >> (self.depth - 1 - level)) & 1 for level in range(self.depth))
 
     def leaf_of_path(self, path: Sequence[int]) -> int:
-        """Leaf that a path of ``depth`` tokens (0 = L, 1 = R) leads to; inverse of ``path_of_leaf``."""
+        """Leaf that a path of `depth` tokens (0 = L, 1 = R) leads to; inverse of `path_of_leaf`."""
         if len(path) != self.depth or any(token not in (0, 1) for token in path):
             raise ValueError(f"a path has {self.depth} tokens, each 0 (L) or 1 (R); got {tuple(path)}")
         return int("".join(str(int(token)) for token in path), 2)
 
     def leaf_rewards(self, target: int) -> np.ndarray:
-        """Rewards of all leaves when ``target`` is the target leaf: float64, shape (L,)."""
+        """Rewards of all leaves when `target` is the target leaf: float64, shape (L,)."""
         self._check_leaf(target)
         ignored_bits = self.depth - self.prefix_length
         shares_prefix = np.arange(self.leaves) >> ignored_bits == target >> ignored_bits
@@ -178,7 +178,7 @@ def run_tabular(
         tree: the environment.
         method: one of METHODS.
         optimizer: one of OPTIMIZERS, with PyTorch's update rules.
-        lr: learning rate on one logit per node (see ``synthetic.tree_policy``).
+        lr: learning rate on one logit per node (see `synthetic.tree_policy`).
         group_size: G, above ddof.
         steps: groups drawn, one update each.
         seeds: distinct runs, integers >= 0.
@@ -247,7 +247,7 @@ def _run_block(
     gradient_of: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray],
     update_of: Callable[[np.ndarray], np.ndarray],
 ) -> TabularResult:
-    """Train some seeds side by side from ``logits`` (N, S), which it changes in place."""
+    """Train some seeds side by side from `logits` (N, S), which it changes in place."""
     width = len(seeds)
     rewards_LS = np.stack([tree.leaf_rewards(target) for target in targets], axis=1)
     uniforms = np.stack([sampling_uniforms(seed, steps, group_size) for seed in seeds], axis=-1)  # (steps, G, S)
@@ -275,7 +275,7 @@ def _method_gradient(
     beta: float,
     reference_left: np.ndarray,
 ) -> np.ndarray:
-    """Gradient of a method of METHODS (see ``run_tabular``): (N, S)."""
+    """Gradient of a method of METHODS (see `run_tabular`): (N, S)."""
     weighted = method.startswith("lambda-grpo")
     own = policy_gradient(left, counts, advantages, weighted, beta, reference_left)
     if not method.endswith("-matched"):

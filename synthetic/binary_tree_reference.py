@@ -1,4 +1,4 @@
-"""Slow, plain version of the tabular policy on the tree: the oracle for ``synthetic.binary_tree``.
+"""Slow, plain version of the tabular policy on the tree: the oracle for `synthetic.binary_tree`.
 
 It draws every completion token by token (numpy over the G completions), finds each token's process set by comparing
 prefixes, and loops over seeds. It shares nothing with the fast version but the environment's rewards.

@@ -192,7 +192,7 @@ FIGURES = {"scores": scores}
 
 @pytest.fixture
 def toy(tmp_path: Path) -> Path:
-    """The directory of a fresh toy paper, ``.../papers/toy_paper``."""
+    """The directory of a fresh toy paper, `.../papers/toy_paper`."""
     directory = tmp_path / "papers" / "toy_paper"
     directory.mkdir(parents=True)
     for name, text in (

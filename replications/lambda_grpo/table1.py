@@ -1,8 +1,8 @@
 """Table 1 with a tabular policy: where lambda-GRPO beats GRPO on the synthetic tree, and where it does not.
 
 The paper states depth, rewards, group size, steps and the metric, but not optimizer, learning rate, KL or whether the
-target is redrawn per seed. So ``table1_tabular`` measures one cell of a map over optimizer and learning rate, and
-``table1_best`` gives each method the learning rate that suits it. The target is redrawn for every seed, which changes
+target is redrawn per seed. So `table1_tabular` measures one cell of a map over optimizer and learning rate, and
+`table1_best` gives each method the learning rate that suits it. The target is redrawn for every seed, which changes
 nothing in law: the table starts symmetric.
 """
 
@@ -43,16 +43,16 @@ def table1_tabular(settings: Mapping[str, Any], seeds: range, context: JobContex
 
     Args:
         settings: n, r_neg, method, optimizer, lr, group_size, steps, last, depth, ddof, eps and beta, all required;
-            see ``synthetic.binary_tree.run_tabular``.
+            see `synthetic.binary_tree.run_tabular`.
         seeds: the seeds to run.
         context: the job's progress.
 
     Returns:
-        ``target_frequency`` per seed; for the cell: ``update_norm`` (mean length of the change of the logits, over
-        steps and seeds), ``silent_share`` (of all groups) and, where the paper has a number for the cell,
-        ``paper_quantile`` with ``five_seed_mean_low`` and ``five_seed_mean_high`` (see ``five_seed_mean_quantile``);
-        for lambda-grpo-matched with plain SGD, where steps are matched in length, ``explained_share`` with
-        ``explained_share_low`` and ``_high``, unless the methods do not differ (see ``explained_share``; the two other
+        `target_frequency` per seed; for the cell: `update_norm` (mean length of the change of the logits, over
+        steps and seeds), `silent_share` (of all groups) and, where the paper has a number for the cell,
+        `paper_quantile` with `five_seed_mean_low` and `five_seed_mean_high` (see `five_seed_mean_quantile`);
+        for lambda-grpo-matched with plain SGD, where steps are matched in length, `explained_share` with
+        `explained_share_low` and `_high`, unless the methods do not differ (see `explained_share`; the two other
         methods are run once more for it, on the same seeds).
 
     Raises:
@@ -73,18 +73,18 @@ def table1_tabular(settings: Mapping[str, Any], seeds: range, context: JobContex
 def table1_best(settings: Mapping[str, Any], seeds: range, context: JobContext) -> list[Row]:
     """A row of Table 1 for a method and an optimizer at the learning rate that suits them best.
 
-    The rate is the one of ``lrs`` with the highest mean target frequency over ``selection_seeds`` seeds that start at
-    ``SELECTION_OFFSET``; what is reported comes from other seeds, so choosing does not flatter the result.
+    The rate is the one of `lrs` with the highest mean target frequency over `selection_seeds` seeds that start at
+    `SELECTION_OFFSET`; what is reported comes from other seeds, so choosing does not flatter the result.
 
     Args:
-        settings: as in ``table1_tabular`` with lrs (a list) and selection_seeds in place of lr.
+        settings: as in `table1_tabular` with lrs (a list) and selection_seeds in place of lr.
         seeds: the seeds to report; all below SELECTION_OFFSET.
         context: the job's progress.
 
     Returns:
-        ``target_frequency`` per seed; for the cell ``chosen_lr``, ``edge`` (1 if that rate is the grid's lowest or
-        highest, so that a better one may lie outside), ``selection_mean`` and the paper's quantile as in
-        ``table1_tabular``.
+        `target_frequency` per seed; for the cell `chosen_lr`, `edge` (1 if that rate is the grid's lowest or
+        highest, so that a better one may lie outside), `selection_mean` and the paper's quantile as in
+        `table1_tabular`.
 
     Raises:
         ReplicationError: a setting is missing, unknown or out of range.
@@ -150,7 +150,7 @@ def explained_share(
 ) -> Estimate:
     """How much of lambda-GRPO's difference from GRPO at one learning rate its step size explains, over paired seeds.
 
-    With d = mean(lambda_grpo - grpo) and m = mean(matched - grpo), where ``matched`` takes lambda-GRPO's direction at
+    With d = mean(lambda_grpo - grpo) and m = mean(matched - grpo), where `matched` takes lambda-GRPO's direction at
     GRPO's step size, the share is 1 - m / d. It is 0 if the whole difference is still there at equal step size, 1 if
     it is gone, above 1 if the sign has turned, and negative if the difference grew: then the shorter steps hid part of
     it. The interval is the 95 % percentile bootstrap over seeds.

@@ -185,7 +185,7 @@ def summary_rows(
 
 
 def bin_rows(settings: Mapping[str, Any], method: Method, rates: SolveRates, mass: np.ndarray) -> list[Row]:
-    """Share of |g| at the first step by bin of initial p (``step`` is the bin): mass (S, BINS).
+    """Share of |g| at the first step by bin of initial p (`step` is the bin): mass (S, BINS).
 
     mass_share, mass_share_low and mass_share_high: mean and central 95 % over seeds. mass_share_expected: closed form.
     """

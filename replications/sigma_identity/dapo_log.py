@@ -4,11 +4,11 @@ The paper starts from the Big-Math solve rates and warps every rate by a tempera
 1 to the value that gives the observed plateau, on one timescale tau: the all-correct share is then E[p^(32/T)]. Three
 things are not stated, and all readings are fitted:
 
-``growth``   how T grows with training step t from 1 to its end H: ``exponential`` T = 1 + (H-1)(1 - exp(-t/tau)),
-             ``geometric`` the same for log T, ``reciprocal`` for 1/T, ``linear`` T = 1 + (H-1) t/tau up to H
-``start``    ``all`` rates (k = 0 stays 0 and k = 64 stays 1 under any warp), the ``interior`` 0 < p < 1, or the
-             interior ``clipped`` to [.02, .98], as in the paper's controlled run
-``plateau``  H from a ``fixed`` plateau of .57 (one free parameter), or the plateau ``fitted`` too, up to .9 (two)
+`growth`   how T grows with training step t from 1 to its end H: `exponential` T = 1 + (H-1)(1 - exp(-t/tau)),
+             `geometric` the same for log T, `reciprocal` for 1/T, `linear` T = 1 + (H-1) t/tau up to H
+`start`    `all` rates (k = 0 stays 0 and k = 64 stays 1 under any warp), the `interior` 0 < p < 1, or the
+             interior `clipped` to [.02, .98], as in the paper's controlled run
+`plateau`  H from a `fixed` plateau of .57 (one free parameter), or the plateau `fitted` too, up to .9 (two)
 
 Fits are least squares over a grid of candidates; the grids' steps change R^2 by less than 1e-3. Intervals are 95 %
 percentile intervals of two bootstraps: of pairs (step, share), and of residuals added to the fitted curve. Residuals
@@ -57,7 +57,7 @@ SATURATING: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 @dataclass(frozen=True)
 class Candidates:
-    """Curves to choose from: ``curves`` (m, n points) with their parameters (m,); ``scaled`` ones fit a factor too."""
+    """Curves to choose from: `curves` (m, n points) with their parameters (m,); `scaled` ones fit a factor too."""
 
     curves: np.ndarray
     timescale: np.ndarray
@@ -121,7 +121,7 @@ def read_log() -> tuple[np.ndarray, np.ndarray]:
 
 
 def start_rates(start: str) -> SolveRates:
-    """Big-Math's solve rates as the warp's start: ``all``, ``interior`` or ``clipped``."""
+    """Big-Math's solve rates as the warp's start: `all`, `interior` or `clipped`."""
     rates = load_solve_rates(BIG_MATH)
     if start == "all":
         return rates
@@ -180,7 +180,7 @@ def saturating_candidates(form: str, steps: np.ndarray) -> Candidates:
 def best(candidates: Candidates, targets: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Least-squares choice for each of d weighted sets of points: index of the candidate (d,) and R^2 (d,).
 
-    ``targets`` (n,) or (d, n), ``weights`` (d, n). Cost: d x m x n for m candidates, in blocks of bounded memory.
+    `targets` (n,) or (d, n), `weights` (d, n). Cost: d x m x n for m candidates, in blocks of bounded memory.
     """
     targets = np.broadcast_to(targets, weights.shape)
     curves = candidates.curves
@@ -215,7 +215,7 @@ def fit(candidates: Candidates, shares: np.ndarray) -> Fit:
 
 
 def bootstrap_intervals(candidates: Candidates, shares: np.ndarray, draws: int, seed: int) -> dict[str, np.ndarray]:
-    """95 % percentile intervals of R^2, (2,) each, every draw fitted anew: ``pairs`` and ``residuals``.
+    """95 % percentile intervals of R^2, (2,) each, every draw fitted anew: `pairs` and `residuals`.
 
     Residuals are centred before they are drawn.
     """
@@ -231,7 +231,7 @@ def bootstrap_intervals(candidates: Candidates, shares: np.ndarray, draws: int, 
 
 
 def _pair_weights(n: int, draws: int, seed: int) -> np.ndarray:
-    """How often each of n points is drawn in each of ``draws`` resamples, (draws, n); the same for every curve."""
+    """How often each of n points is drawn in each of `draws` resamples, (draws, n); the same for every curve."""
     return np.random.default_rng([seed, 0]).multinomial(n, np.full(n, 1 / n), size=draws).astype(np.float64)
 
 

@@ -137,7 +137,7 @@ def errors(scores: np.ndarray, advantages: np.ndarray, right: np.ndarray, gain: 
 
 
 def largest_error(scores: np.ndarray, advantages: np.ndarray, right: np.ndarray, gain: np.ndarray) -> float:
-    """Largest of :func:`errors` over the groups."""
+    """Largest of `errors` over the groups."""
     return float(errors(scores, advantages, right, gain).max())
 
 

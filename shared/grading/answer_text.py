@@ -112,9 +112,9 @@ class Answer:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Content of the last balanced ``\boxed{...}``, of the innermost one when boxes are nested; None without one.
+    r"""Content of the last balanced `\boxed{...}`, of the innermost one when boxes are nested; None without one.
 
-    ``\{``, ``\}`` and ``\\`` do not count as braces, and a box that never closes is ignored. Linear in the text.
+    `\{`, `\}` and `\\` do not count as braces, and a box that never closes is ignored. Linear in the text.
     """
     content, content_start = None, -1
     open_braces: list[tuple[int, bool]] = []  # (position after the brace, was it opened by a box?)
@@ -148,7 +148,7 @@ def too_large(text: str) -> bool:
 
 
 def _exponents(text: str) -> list[str]:
-    """Every exponent in the text, as written: the group, or the run of characters, after each ``^`` or ``**``."""
+    """Every exponent in the text, as written: the group, or the run of characters, after each `^` or `**`."""
     found = []
     for sign in re.finditer(r"\^|\*\*", text):
         rest = text[sign.end() :].lstrip()
@@ -202,7 +202,7 @@ def _in_braces(body: str) -> bool:
 
 
 def unbrace(body: str) -> str:
-    r"""The inside of plain braces around a whole body; with a list inside they were meant to be a set's ``\{ \}``."""
+    r"""The inside of plain braces around a whole body; with a list inside they were meant to be a set's `\{ \}`."""
     body = body.strip()
     while _in_braces(body):
         inside = body[1:-1].strip()
@@ -272,7 +272,7 @@ _REWRITES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = 
 def read_answer(text: str) -> Answer:
     r"""Clean a written answer and set its unit and its prose apart.
 
-    ``\text{The answer is } 42`` has body 42, ``5 \text{ cm}`` body 5 and unit cm, ``\text{Tuesday}`` only words.
+    `\text{The answer is } 42` has body 42, `5 \text{ cm}` body 5 and unit cm, `\text{Tuesday}` only words.
     """
     text = clean(text)
     if choice := _CHOICE.fullmatch(text):

@@ -78,7 +78,7 @@ def unit_and_scale(block: str, unit: str | None, factor: str) -> tuple[str | Non
 
 
 def join_units(text: str) -> str:
-    r"""Move powers and denominators of units into their text: ``\text{ cm}^{2}`` becomes ``\text{ cm^2}``."""
+    r"""Move powers and denominators of units into their text: `\text{ cm}^{2}` becomes `\text{ cm^2}`."""
     while (joined := _BRACED_POWER.sub(r"\1^\2", text)) != text:
         text = joined
     text = _POWER_OF_TEXT.sub(

@@ -108,7 +108,7 @@ def _squeeze(body: str) -> str:
 
 
 def _strip_names(answer: str, gold: str) -> tuple[str, str, bool]:
-    """Drop ``name =`` where only one side has it; False when an equation stands where a value is expected.
+    """Drop `name =` where only one side has it; False when an equation stands where a value is expected.
 
     Only a single symbol may be dropped: a chain (1 = 2 = 7) or a number on the left (0 = 7) is a statement of its own.
     """
@@ -144,16 +144,16 @@ def _strip_names(answer: str, gold: str) -> tuple[str, str, bool]:
 
 
 def _name_first(body: str) -> str:
-    """``value = name`` turned round; anything else as it is."""
+    """`value = name` turned round; anything else as it is."""
     sides = _EQUALS.split(body)
     turned = len(sides) == 2 and re.fullmatch(_SYMBOL, sides[1].strip()) and not re.fullmatch(_SYMBOL, sides[0].strip())
     return f"{sides[1].strip()}={sides[0].strip()}" if turned else body
 
 
 def _after_name(sides: list[str], functions: bool = False) -> str | None:
-    """Right side of ``name = value``; None when the left side is no name.
+    """Right side of `name = value`; None when the left side is no name.
 
-    A name is one symbol; if functions count also ``f(x)``, and ``(x, y)`` in alphabetical order before a tuple.
+    A name is one symbol; if functions count also `f(x)`, and `(x, y)` in alphabetical order before a tuple.
     """
     name, value = sides[0].strip(), sides[1].strip()
     if functions and re.fullmatch(_NAMES, name):
@@ -164,7 +164,7 @@ def _after_name(sides: list[str], functions: bool = False) -> str | None:
 
 
 def _named_tuple(body: str, other: str) -> str:
-    """``x = 1, y = 2`` as (1, 2) where the other side is a tuple: different letters, in alphabetical order."""
+    """`x = 1, y = 2` as (1, 2) where the other side is a tuple: different letters, in alphabetical order."""
     if _collection(other)[0] != "()":
         return body
     items = [re.fullmatch(r"([a-z])\s*=([^=]+)", item) for item in _split(body)]
@@ -204,7 +204,7 @@ def _split(body: str) -> list[str]:
 def _collection(body: str) -> tuple[str, list[str] | None]:
     r"""Kind and elements of a list or bracketed collection; (kind, None) for a single value.
 
-    Bare lists, braces and ``\pm`` are sets; round and square brackets with a comma are tuples or intervals, told apart
+    Bare lists, braces and `\pm` are sets; round and square brackets with a comma are tuples or intervals, told apart
     by their two brackets (half-open intervals included).
     """
     body = body.strip()

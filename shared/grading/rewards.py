@@ -1,7 +1,7 @@
 r"""Reward functions for mathematics with a boxed answer. They read the completion only, never the prompt.
 
 `is_correct` decides one completion; `accuracy_reward`, `format_reward`, `partial_credit_reward` and what `combined`
-makes of them are what TRL's trainer calls. The answer is the last balanced ``\boxed{...}`` and nothing else: no box, an
+makes of them are what TRL's trainer calls. The answer is the last balanced `\boxed{...}` and nothing else: no box, an
 empty box or an unreadable answer is wrong. A gold answer that does not grade itself as correct raises instead of paying
 a reward, whatever the completion says: check data sets with `check_gold` on loading.
 """
@@ -161,7 +161,7 @@ def combined(*weighted: tuple[RewardFunction, float]) -> RewardFunction:
 
 
 def format_reward(completions: Sequence[Completion], **kwargs: Any) -> list[float]:
-    r"""TRL reward: 1.0 for one ``<think>...</think>`` then one ``<answer>...</answer>``, or for a filled ``\boxed{}``.
+    r"""TRL reward: 1.0 for one `<think>...</think>` then one `<answer>...</answer>`, or for a filled `\boxed{}`.
 
     A completion that uses any of the four tags must use all of them once, in order, with nothing but space around.
     """

@@ -1,7 +1,7 @@
-"""Speed measured as ratios: ``python -m shared.harness.bench`` prints a table of them.
+"""Speed measured as ratios: `python -m shared.harness.bench` prints a table of them.
 
 A ratio of two times taken in one run, side by side, holds on other machines where a time in seconds does not. Each
-entry of ``BENCHES`` is a function that measures and returns rows; other packages hand their own to ``print_table``.
+entry of `BENCHES` is a function that measures and returns rows; other packages hand their own to `print_table`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GROUP_SIZE, COLUMNS = 64, 4096
 
 @dataclass(frozen=True)
 class BenchRow:
-    """One measured ratio and its target: at least the target if ``better`` is "higher", at most if it is "lower"."""
+    """One measured ratio and its target: at least the target if `better` is "higher", at most if it is "lower"."""
 
     name: str
     ratio: float
@@ -93,7 +93,7 @@ def memory_floor(ids: Tensor, mask: Tensor) -> Tensor:
 
 
 def bench_process_sets(repeats: int = 30, trie_repeats: int = 5) -> list[BenchRow]:
-    """``process_set_sizes`` against the memory floor and against the trie in plain Python."""
+    """`process_set_sizes` against the memory floor and against the trie in plain Python."""
     found = []
     for name, ids in process_set_workloads().items():
         arguments = ids, torch.ones_like(ids, dtype=torch.bool), len(ids)

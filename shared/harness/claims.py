@@ -1,18 +1,18 @@
-"""``claims.toml``: what a paper states, where, and - written before the run - what counts as reproducing it.
+"""`claims.toml`: what a paper states, where, and - written before the run - what counts as reproducing it.
 
 A claim has one of five kinds:
 
-``exact``      every selected row lies within ``tolerance`` of ``target`` (default 0).  With ``expect = "violation"`` (a
-               negative control) every row must lie further than ``minimum`` from it.
-``interval``   the paper's ``value`` lies inside the central 95 % of the means that a study with ``paper_seeds`` seeds
-               would report, drawn from our seeds (rounded to ``decimals``, where the paper prints so many).
-``direction``  the seeds of ``better`` beat those of ``worse``: probability of improvement above one half.  With
-               ``worse_factor`` they must beat that multiple: 0.5 and fewer is better means "in under half".
-``at_least``, ``at_most``  the mean over seeds lies on that side of ``value``; with ``strict`` never on it.
+`exact`      every selected row lies within `tolerance` of `target` (default 0).  With `expect = "violation"` (a
+               negative control) every row must lie further than `minimum` from it.
+`interval`   the paper's `value` lies inside the central 95 % of the means that a study with `paper_seeds` seeds
+               would report, drawn from our seeds (rounded to `decimals`, where the paper prints so many).
+`direction`  the seeds of `better` beat those of `worse`: probability of improvement above one half.  With
+               `worse_factor` they must beat that multiple: 0.5 and fewer is better means "in under half".
+`at_least`, `at_most`  the mean over seeds lies on that side of `value`; with `strict` never on it.
 
-``select``, ``better`` and ``worse`` filter on the settings that vary in the experiment (a list means any of its values)
-and on ``step`` (a number or ``"last"``).  The unit of replication is the seed: what is left of one seed after the
-filters (several steps, say) is first reduced to one number (``reduce``: mean, max or min).  With ``conditions`` the
+`select`, `better` and `worse` filter on the settings that vary in the experiment (a list means any of its values)
+and on `step` (a number or `"last"`).  The unit of replication is the seed: what is left of one seed after the
+filters (several steps, say) is first reduced to one number (`reduce`: mean, max or min).  With `conditions` the
 claim is judged for each combination of these settings.
 """
 
@@ -79,7 +79,7 @@ PAPER_KEYS = {"paper", "title", "authors", "arxiv", "venue", "url", "version", "
 
 @dataclass(frozen=True)
 class PaperFacts:
-    """Which paper this is.  ``slug`` is its name on the command line."""
+    """Which paper this is.  `slug` is its name on the command line."""
 
     slug: str
     title: str
@@ -89,7 +89,7 @@ class PaperFacts:
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement with its criterion; the fields are the keys of its table in ``claims.toml``."""
+    """One statement with its criterion; the fields are the keys of its table in `claims.toml`."""
 
     id: str
     statement: str
@@ -125,10 +125,10 @@ class Claim:
 
 
 def load_claims(path: Path, profiles: dict[str, Profile]) -> tuple[PaperFacts, tuple[Claim, ...]]:
-    """Read and check ``claims.toml`` against the paper's profiles.
+    """Read and check `claims.toml` against the paper's profiles.
 
     A misspelt key, profile, experiment or setting would make a verdict meaningless, so each is a
-    :class:`ReplicationError` that names the file and the claim.  Cost: claims x profiles x cells.
+    `ReplicationError` that names the file and the claim.  Cost: claims x profiles x cells.
     """
     document = read_toml(path)
     entries = document.pop("claim", None)

@@ -30,7 +30,7 @@ from shared.harness.memory import keep_freed_memory, release_freed_memory
 from shared.harness.paper_modules import import_from
 
 Row = dict[str, Any]
-"""``{"metric": str, "value": float}`` and, where they apply, ``"seed"``, ``"step"`` (int) and ``"timing"`` (bool)."""
+"""`{"metric": str, "value": float}` and, where they apply, `"seed"`, `"step"` (int) and `"timing"` (bool)."""
 
 
 def row(metric: str, value: float, step: int | None = None) -> Row:
@@ -58,9 +58,9 @@ COLUMNS = ("metric", "value", "seed", "step", "timing")
 class Experiment:
     """A function from settings and seed to measured rows, with what the runner must know about it.
 
-    ``function(settings, seed, context)`` returns a list of :data:`Row`.  With ``seeds_at_once`` there is one job per
-    combination of settings: the function gets the ``range`` of all seeds in place of one seed; a row then carries its
-    ``"seed"``, or none if it sums up all of them.  Raise ``version`` when a change of the function should make finished
+    `function(settings, seed, context)` returns a list of `Row`.  With `seeds_at_once` there is one job per
+    combination of settings: the function gets the `range` of all seeds in place of one seed; a row then carries its
+    `"seed"`, or none if it sums up all of them.  Raise `version` when a change of the function should make finished
     jobs run again.
     """
 
@@ -133,7 +133,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a worker reports: ``done``, ``failed`` (others go on) or ``stop`` (nothing else would work either)."""
+    """What a worker reports: `done`, `failed` (others go on) or `stop` (nothing else would work either)."""
 
     status: str
     message: str = ""
@@ -142,7 +142,7 @@ class Outcome:
 class ReadSettings(dict):
     """Settings that remember which of them were read, so that a knob connected to nothing is noticed.
 
-    Whoever walks over all of them (``**settings``, ``dict(settings)``, ``.items()``) has read them all.
+    Whoever walks over all of them (`**settings`, `dict(settings)`, `.items()`) has read them all.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -191,7 +191,7 @@ class ReadSettings(dict):
 
 
 def write_atomic(path: Path, text: str, durable: bool = True) -> None:
-    """Replace ``path`` by ``text`` so that no reader, crash or kill ever meets half of it."""
+    """Replace `path` by `text` so that no reader, crash or kill ever meets half of it."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "w", encoding="utf-8", newline="") as stream:
@@ -268,7 +268,7 @@ def seed_everything(seed: int) -> None:
 def run_job(job: Job, paper_directory: Path, jobs_directory: Path, origin: Origin, parent: int | None) -> Outcome:
     """Run one job in this process and store its result; never raises an ordinary exception.
 
-    ``parent``: process id of the scheduler, after whose death this process ends at once; None on another machine.
+    `parent`: process id of the scheduler, after whose death this process ends at once; None on another machine.
     """
     if parent is not None:
         die_with_parent(parent)
@@ -358,7 +358,7 @@ def _failure(error_file: Path, error: Exception) -> Outcome:
 
 @contextlib.contextmanager
 def _output_to(log: Path) -> Iterator[None]:
-    """Send what this process prints, C libraries included, to ``log``: a bar on the terminal stays whole."""
+    """Send what this process prints, C libraries included, to `log`: a bar on the terminal stays whole."""
     saved = [os.dup(1), os.dup(2)]
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:

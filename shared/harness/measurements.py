@@ -1,6 +1,6 @@
 """Finished jobs -> one tidy table on disk -> one frame in memory.
 
-``measurements.csv`` has the columns experiment, settings, seed, step, metric, value and holds nothing that depends on
+`measurements.csv` has the columns experiment, settings, seed, step, metric, value and holds nothing that depends on
 time or order: the same results always give the same bytes.  Timings, which never repeat exactly, have their own file
 with the same columns.
 """
@@ -22,7 +22,7 @@ MEASUREMENTS, TIMINGS = "measurements.csv", "timings.csv"
 
 
 def tidy(finished: Iterable[tuple[Job, dict[str, Any]]]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Measurements and timings of finished jobs ``(job, content of its file)``, in :data:`CSV_COLUMNS` and row order.
+    """Measurements and timings of finished jobs `(job, content of its file)`, in `CSV_COLUMNS` and row order.
 
     Rows are sorted by experiment (in the order of first appearance), settings, metric, step, seed.  Cost: linear in the
     rows, plus the sort.
@@ -46,7 +46,7 @@ def tidy(finished: Iterable[tuple[Job, dict[str, Any]]]) -> tuple[pd.DataFrame, 
 
 
 def with_kept_rows(frame: pd.DataFrame, path: Path, kept: list[str], order: list[str]) -> pd.DataFrame:
-    """``frame`` plus the rows of the experiments ``kept`` in the file at ``path``; experiments in ``order``."""
+    """`frame` plus the rows of the experiments `kept` in the file at `path`; experiments in `order`."""
     if not kept or not path.exists():
         return frame
     rows = load_measurements(path)[CSV_COLUMNS]
@@ -55,17 +55,17 @@ def with_kept_rows(frame: pd.DataFrame, path: Path, kept: list[str], order: list
 
 
 def write_measurements(frame: pd.DataFrame, path: Path) -> None:
-    """Write a frame of :func:`tidy` with values as ``%.9g``; the file appears whole or not at all."""
+    """Write a frame of `tidy` with values as `%.9g`; the file appears whole or not at all."""
     # Adding zero turns -0.0, which some machines produce where others give 0.0, into 0.0.
     text = frame.assign(value=[f"{value + 0.0:.9g}" for value in frame["value"]])
     write_atomic(path, text.to_csv(index=False, lineterminator="\n"))
 
 
 def load_measurements(path: Path | str) -> pd.DataFrame:
-    """Read ``measurements.csv`` or ``timings.csv`` with every varying setting as a column of its own.
+    """Read `measurements.csv` or `timings.csv` with every varying setting as a column of its own.
 
     Columns: experiment, settings, seed, step, metric, value, then the settings (numbers parsed; missing where an
-    experiment does not have them).  Cost: linear in the rows; each distinct ``settings`` text is parsed once.
+    experiment does not have them).  Cost: linear in the rows; each distinct `settings` text is parsed once.
     """
     try:
         frame = pd.read_csv(

@@ -1,4 +1,4 @@
-"""Verdicts on disk: one line a claim in ``verdicts.csv``, one a combination of conditions in ``verdict_cells.csv``."""
+"""Verdicts on disk: one line a claim in `verdicts.csv`, one a combination of conditions in `verdict_cells.csv`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CELL_COLUMNS = [
 
 @dataclass(frozen=True)
 class CellLine:
-    """One line of ``verdict_cells.csv``."""
+    """One line of `verdict_cells.csv`."""
 
     conditions: str
     state: str
@@ -42,7 +42,7 @@ class CellLine:
 
 @dataclass(frozen=True)
 class ClaimLine:
-    """A claim with its line of ``verdicts.csv`` and the lines of its cells."""
+    """A claim with its line of `verdicts.csv` and the lines of its cells."""
 
     claim: Claim
     verdict: str
@@ -100,7 +100,7 @@ def write_verdicts(verdicts: Sequence[Verdict], directory: Path) -> None:
 
 
 def read_verdicts(paper: Paper, profile: str, directory: Path) -> list[ClaimLine]:
-    """Every claim of the paper with what the files say about it; a claim they do not know is ``not run``."""
+    """Every claim of the paper with what the files say about it; a claim they do not know is `not run`."""
     verdicts = {line["id"]: line for line in read_csv(directory / VERDICTS_FILE)}
     cells: dict[str, list[CellLine]] = {}
     for line in read_csv(directory / CELLS_FILE):
@@ -126,7 +126,7 @@ def read_verdicts(paper: Paper, profile: str, directory: Path) -> list[ClaimLine
 
 
 def count_verdicts(verdicts: Iterable[str]) -> str:
-    """``3 reproduced, 1 not reproduced``, in the order of :data:`VERDICTS`, empty kinds left out."""
+    """`3 reproduced, 1 not reproduced`, in the order of `VERDICTS`, empty kinds left out."""
     present = list(verdicts)
     return ", ".join(f"{present.count(verdict)} {verdict}" for verdict in VERDICTS if verdict in present)
 
@@ -160,7 +160,7 @@ def number(value: float) -> str:
 
 
 def number_with_interval(estimate: Estimate, n: bool = True) -> str:
-    """``0.167 [0.151, 0.183], n = 1000``; an infinite interval says that it is unknown."""
+    """`0.167 [0.151, 0.183], n = 1000`; an infinite interval says that it is unknown."""
     if math.isnan(estimate.value):
         return "unknown"
     text = number(estimate.value)

@@ -10,7 +10,7 @@ from types import ModuleType
 
 
 def import_from(directory: Path, stem: str) -> ModuleType:
-    """Import ``stem`` of a paper's directory: by its package name where it is in a package, else from its file.
+    """Import `stem` of a paper's directory: by its package name where it is in a package, else from its file.
 
     A file outside any package is read afresh when it has changed since this process last read it.
     """
@@ -34,7 +34,7 @@ def import_from(directory: Path, stem: str) -> ModuleType:
 
 
 def _packages(directory: Path) -> list[Path]:
-    """``directory`` and its parents as long as they are packages, innermost first."""
+    """`directory` and its parents as long as they are packages, innermost first."""
     packages = []
     while (directory / "__init__.py").is_file():
         packages.append(directory)

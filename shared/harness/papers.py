@@ -19,13 +19,13 @@ CLAIMS_FILE = "claims.toml"
 
 @dataclass(frozen=True)
 class Paper:
-    """One replicated paper.  ``facts`` and ``profiles`` need no import of the paper's code; the rest does."""
+    """One replicated paper.  `facts` and `profiles` need no import of the paper's code; the rest does."""
 
     directory: Path
 
     @classmethod
     def load(cls, directory: Path | str) -> Paper:
-        """The paper in ``directory`` with claims and profiles checked; :class:`ReplicationError` says what is wrong."""
+        """The paper in `directory` with claims and profiles checked; `ReplicationError` says what is wrong."""
         paper = cls(Path(directory).resolve())
         if not (paper.directory / CLAIMS_FILE).is_file():
             raise ReplicationError(f"{paper.directory} holds no {CLAIMS_FILE}, so it is no paper's directory.")
@@ -34,7 +34,7 @@ class Paper:
 
     @property
     def name(self) -> str:
-        """The directory's name, which is also the name under ``results/``."""
+        """The directory's name, which is also the name under `results/`."""
         return self.directory.name
 
     @cached_property
@@ -71,12 +71,12 @@ class Paper:
 
     @cached_property
     def experiments(self) -> dict[str, Experiment]:
-        """``EXPERIMENTS`` of the paper's ``experiments.py``; imports it."""
+        """`EXPERIMENTS` of the paper's `experiments.py`; imports it."""
         return self._registry("experiments", "EXPERIMENTS")
 
     @cached_property
     def figures(self) -> dict[str, Callable[..., Any]]:
-        """``FIGURES`` of the paper's ``figures.py``, or nothing where there is none; imports it."""
+        """`FIGURES` of the paper's `figures.py`, or nothing where there is none; imports it."""
         return self._registry("figures", "FIGURES") if self._has("figures") else {}
 
     def experiment(self, name: str) -> Experiment:
@@ -101,5 +101,5 @@ class Paper:
 
 
 def discover(directory: Path) -> list[Paper]:
-    """Every paper under ``directory``, by name."""
+    """Every paper under `directory`, by name."""
     return [Paper.load(path.parent) for path in sorted(directory.glob(f"*/{CLAIMS_FILE}"))]

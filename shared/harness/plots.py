@@ -53,13 +53,13 @@ def style() -> None:
 
 
 def panels(rows: int, columns: int, width: float = 3.0, height: float = 2.4, **options: Any) -> tuple[Figure, Any]:
-    """A figure of ``rows x columns`` panels, ``width x height`` inches each, and its axes ``(rows, columns)``."""
+    """A figure of `rows x columns` panels, `width x height` inches each, and its axes `(rows, columns)`."""
     style()
     return plt.subplots(rows, columns, figsize=(width * columns, height * rows), squeeze=False, **options)
 
 
 def save(figure: Figure, path: Path) -> list[Path]:
-    """Write ``path.png`` and ``path.pdf`` (any ending of ``path`` is replaced) and close the figure.
+    """Write `path.png` and `path.pdf` (any ending of `path` is replaced) and close the figure.
 
     Neither file holds a date or a version, so that equal figures are equal files.
     """
@@ -76,7 +76,7 @@ def save(figure: Figure, path: Path) -> list[Path]:
 def line_with_interval(
     axes: Axes, x: Sequence[float] | np.ndarray, estimate: Estimate, label: str = "", color: str | None = None
 ) -> Axes:
-    """A line through ``estimate.value`` ``(len(x),)`` and a band from ``low`` to ``high``; where infinite, no band."""
+    """A line through `estimate.value` `(len(x),)` and a band from `low` to `high`; where infinite, no band."""
     (line,) = axes.plot(x, estimate.value, label=label or None, color=color)
     finite = np.isfinite(estimate.low) & np.isfinite(estimate.high)
     axes.fill_between(x, estimate.low, estimate.high, where=finite, color=line.get_color(), alpha=0.2, linewidth=0)
@@ -91,7 +91,7 @@ def points_with_interval(
     color: str | None = None,
     marker: str = "o",
 ) -> Axes:
-    """One point with its interval per estimate, at ``x``; an infinite interval is drawn as a bare point."""
+    """One point with its interval per estimate, at `x`; an infinite interval is drawn as a bare point."""
     value = np.array([estimate.value for estimate in estimates], dtype=float)
     low = np.array([estimate.low for estimate in estimates], dtype=float)
     high = np.array([estimate.high for estimate in estimates], dtype=float)
@@ -143,9 +143,9 @@ def heatmap(
     limits: tuple[float, float] | None = None,
     text: str = "{:.2f}",
 ) -> Axes:
-    """``values`` ``(rows, columns)`` as coloured cells with their numbers; nan is left blank.
+    """`values` `(rows, columns)` as coloured cells with their numbers; nan is left blank.
 
-    With ``centre`` the colours diverge from it: orange below, blue above.
+    With `centre` the colours diverge from it: orange below, blue above.
     """
     finite = values[np.isfinite(values)]
     low, high = limits or ((float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0))

@@ -1,9 +1,9 @@
-"""``profiles.toml`` -> the cells (combinations of settings) of every experiment of a profile.
+"""`profiles.toml` -> the cells (combinations of settings) of every experiment of a profile.
 
-One table per profile; in it, one table per experiment: ``seeds`` (a number: seeds 0..seeds-1), ``workers`` (processes
-side by side), ``threads`` (torch threads inside each), fixed settings, and the settings that vary: ``grid`` (every
-combination, in the written order) and ``cells`` (combinations written out, each crossed with the grid; a cell may have
-``seeds`` of its own).
+One table per profile; in it, one table per experiment: `seeds` (a number: seeds 0..seeds-1), `workers` (processes
+side by side), `threads` (torch threads inside each), fixed settings, and the settings that vary: `grid` (every
+combination, in the written order) and `cells` (combinations written out, each crossed with the grid; a cell may have
+`seeds` of its own).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Plan:
         return self.cell_seeds[cell] if self.cell_seeds else self.seeds
 
     def label(self, settings: Settings) -> str:
-        """``key=value;key=value`` of the varying settings, keys sorted: how a cell is named in the measurements."""
+        """`key=value;key=value` of the varying settings, keys sorted: how a cell is named in the measurements."""
         return ";".join(f"{key}={format_value(settings[key])}" for key in sorted(self.varying) if key in settings)
 
 
@@ -55,9 +55,9 @@ class Profile:
     plans: dict[str, Plan]
 
     def with_overrides(self, only: str | None = None, seeds: int | None = None, workers: int | None = None) -> Profile:
-        """The same profile, narrowed to the experiments that ``only`` names, with other numbers of seeds or processes.
+        """The same profile, narrowed to the experiments that `only` names, with other numbers of seeds or processes.
 
-        ``only`` selects experiments equal to it or starting with it.  Nothing else about the profile changes.
+        `only` selects experiments equal to it or starting with it.  Nothing else about the profile changes.
         """
         plans = {name: plan for name, plan in self.plans.items() if only is None or name.startswith(only)}
         if only in plans:
@@ -77,7 +77,7 @@ class Profile:
 
 
 def load_profiles(path: Path) -> dict[str, Profile]:
-    """Read and check one ``profiles.toml``; every mistake is a :class:`ReplicationError` that says where it is."""
+    """Read and check one `profiles.toml`; every mistake is a `ReplicationError` that says where it is."""
     document = read_toml(path)
     return {name: _parse_profile(name, table, path) for name, table in document.items()}
 
@@ -93,12 +93,12 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def format_value(value: Any) -> str:
-    """A setting's value as it stands in the measurements: ``true``, ``0.5``, ``sgd``, ``[1,2]``."""
+    """A setting's value as it stands in the measurements: `true`, `0.5`, `sgd`, `[1,2]`."""
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
 def parse_value(text: str) -> Any:
-    """The inverse of :func:`format_value`: numbers and truth values are parsed, everything else stays text."""
+    """The inverse of `format_value`: numbers and truth values are parsed, everything else stays text."""
     if text in ("true", "false"):
         return text == "true"
     for kind in (int, float):

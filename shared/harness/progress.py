@@ -16,7 +16,7 @@ LINE_EVERY_SECONDS = 30.0
 class Forecast:
     """How long the rest of a run will take.
 
-    ``expected``: seconds per experiment, in order, from an earlier record or an even share of the budget.  What has
+    `expected`: seconds per experiment, in order, from an earlier record or an even share of the budget.  What has
     run so far corrects it: the same factor is applied to what has not begun.
     """
 
@@ -25,7 +25,7 @@ class Forecast:
     foreseen: float = 0.0  # expected seconds of what has been done
 
     def remaining(self, current: str, fraction: float, elapsed: float) -> float:
-        """Seconds left when ``current`` is ``fraction`` done (of what was left of it) after ``elapsed`` seconds."""
+        """Seconds left when `current` is `fraction` done (of what was left of it) after `elapsed` seconds."""
         names = list(self.expected)
         later = sum(self.expected[name] for name in names[names.index(current) + 1 :])
         own = self.expected[current]
@@ -36,7 +36,7 @@ class Forecast:
         return here + later * factor
 
     def finish(self, name: str, elapsed: float) -> None:
-        """Note that an experiment took ``elapsed`` seconds."""
+        """Note that an experiment took `elapsed` seconds."""
         self.spent[name] = elapsed
         self.foreseen += self.expected[name]
 
@@ -73,7 +73,7 @@ class RunProgress:
             self.bars.stop()
 
     def begin(self, name: str, total: int, already: int) -> None:
-        """Start an experiment of ``total`` jobs, ``already`` of them finished by an earlier run."""
+        """Start an experiment of `total` jobs, `already` of them finished by an earlier run."""
         self.name, self.total, self.already = name, total, already
         self.started = self.last_line = time.monotonic()
         if self.bars is not None:
@@ -83,7 +83,7 @@ class RunProgress:
             self.console.print(f"{name}: {total} job{'s' if total > 1 else ''}{known}", soft_wrap=True)
 
     def update(self, done: int, inside: float) -> None:
-        """``done`` jobs of the experiment are finished; those running have come ``inside`` jobs' worth further."""
+        """`done` jobs of the experiment are finished; those running have come `inside` jobs' worth further."""
         elapsed = time.monotonic() - self.started
         to_do = self.total - self.already
         fraction = min((done - self.already + inside) / to_do, 1.0) if to_do else 1.0
@@ -97,7 +97,7 @@ class RunProgress:
             self.console.print(f"{self.name}: {done}/{self.total} jobs, {times}", soft_wrap=True)
 
     def end(self, done: int) -> None:
-        """The experiment is over, with ``done`` jobs finished."""
+        """The experiment is over, with `done` jobs finished."""
         elapsed = time.monotonic() - self.started
         self.forecast.finish(self.name, elapsed)
         if self.bars is not None and self.task is not None:
@@ -108,7 +108,7 @@ class RunProgress:
 
 
 def duration(seconds: float) -> str:
-    """``8 s``, ``4 min``, ``2 h 05 min``."""
+    """`8 s`, `4 min`, `2 h 05 min`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

@@ -26,7 +26,7 @@ SOURCE_ONLY = (".", ":(exclude)results", ":(exclude,glob)**/*.md")
 
 @dataclass(frozen=True)
 class GitState:
-    """The commit and what differs from it; ``commit`` is None outside a git checkout."""
+    """The commit and what differs from it; `commit` is None outside a git checkout."""
 
     commit: str | None
     dirty: bool
@@ -40,7 +40,7 @@ class GitState:
 
 
 def git_state(root: Path) -> GitState:
-    """Commit, uncommitted changes and untracked files of the checkout at ``root``, results and read-mes left out."""
+    """Commit, uncommitted changes and untracked files of the checkout at `root`, results and read-mes left out."""
     commit = _git(root, "rev-parse", "HEAD")
     if commit is None or _git(root, "rev-parse", "--show-prefix") is None:
         return GitState(None, False, "", ())

@@ -1,6 +1,6 @@
 """A report as a list of blocks -> Markdown, HTML or a terminal.
 
-Text inside blocks may use two marks, ```code``` and ``**bold**``; everything else stands for itself.
+Text inside blocks may use two marks, `code` and `**bold**`; everything else stands for itself.
 """
 
 from __future__ import annotations

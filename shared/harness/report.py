@@ -1,6 +1,6 @@
 """Results on disk -> REPORT.md, index.html, numbers.csv, numbers.tex and the generated tables inside read-me files.
 
-Nothing is typed by hand and nothing is run: the same files on disk give the same report.  Results of the ``smoke``
+Nothing is typed by hand and nothing is run: the same files on disk give the same report.  Results of the `smoke`
 profile are a test of the machinery; they are left out unless a paper has no others.
 """
 
@@ -56,9 +56,9 @@ class ProfileResults:
 
 
 def build_report(papers: Sequence[Paper], results: Path, root: Path | None = None) -> Path:
-    """Write every generated file under ``results`` and return the path of REPORT.md.
+    """Write every generated file under `results` and return the path of REPORT.md.
 
-    With ``root``, the checkout that ``results`` belongs to, also the generated tables inside its README.md and inside
+    With `root`, the checkout that `results` belongs to, also the generated tables inside its README.md and inside
     each paper's.
     """
     found = {paper.slug: _shown(collect(paper, results)) for paper in papers}
@@ -75,7 +75,7 @@ def build_report(papers: Sequence[Paper], results: Path, root: Path | None = Non
 
 
 def collect(paper: Paper, results: Path) -> list[ProfileResults]:
-    """Every profile of a paper that has verdicts on disk, in the order of ``profiles.toml``."""
+    """Every profile of a paper that has verdicts on disk, in the order of `profiles.toml`."""
     found = []
     for profile in paper.profiles:
         directory = results / paper.name / profile
@@ -86,7 +86,7 @@ def collect(paper: Paper, results: Path) -> list[ProfileResults]:
 
 
 def update_marked_block(path: Path, name: str, text: str) -> bool:
-    """Replace what stands between ``<!-- generated:NAME -->`` and ``<!-- /generated:NAME -->`` in ``path``.
+    """Replace what stands between `<!-- generated:NAME -->` and `<!-- /generated:NAME -->` in `path`.
 
     False where the file or both marks are absent; one mark without the other is an error.
     """
@@ -106,7 +106,7 @@ def update_marked_block(path: Path, name: str, text: str) -> bool:
 
 
 def number_lines(results: ProfileResults) -> list[list[Any]]:
-    """The lines of ``numbers.csv``: one per cell of every judged claim, and one per probability of improvement."""
+    """The lines of `numbers.csv`: one per cell of every judged claim, and one per probability of improvement."""
     lines = []
     for line in results.lines:
         entry = results.record.get("experiments", {}).get(line.claim.experiment, {})
@@ -124,7 +124,7 @@ def number_lines(results: ProfileResults) -> list[list[Any]]:
 
 
 def numbers_tex(lines: Sequence[Sequence[Any]]) -> str:
-    r"""LaTeX that knows every number: ``\replicationnumber{id}`` with interval, ``\replicationvalue{id}`` without."""
+    r"""LaTeX that knows every number: `\replicationnumber{id}` with interval, `\replicationvalue{id}` without."""
     text = LATEX_LOOKUP.splitlines()
     for name, value, low, high, *_ in lines:
         if re.search(r"[^\w/.:;=@,+ \[\]-]", name, re.ASCII):

@@ -1,7 +1,7 @@
 """Experiments x settings x seeds -> measurements on disk: parallel, resumable, atomic, with their origin.
 
 Killing a run at any moment and repeating the command finishes it without redoing a finished job, and gives the same
-``measurements.csv`` as an undisturbed run.
+`measurements.csv` as an undisturbed run.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ def jobs_of(plan: Plan, experiment: Experiment) -> list[Job]:
 
 
 def run_profile(paper: Paper, name: str, results: Path, root: Path, console: Console, options: Options) -> Result:
-    """Run what is missing of a profile, then write its measurements, timings and record under ``results``.
+    """Run what is missing of a profile, then write its measurements, timings and record under `results`.
 
-    ``root`` is the checkout whose commit and source go into the record.  A job that fails does not stop the others; a
-    job that raises :class:`ReplicationError` does.  Ctrl-C raises KeyboardInterrupt after the workers are gone.
+    `root` is the checkout whose commit and source go into the record.  A job that fails does not stop the others; a
+    job that raises `ReplicationError` does.  Ctrl-C raises KeyboardInterrupt after the workers are gone.
     """
     check_executor(options.executor)
     profile = paper.profile(name)

@@ -46,9 +46,9 @@ UNKNOWN = Estimate(math.nan, math.nan, math.nan, 0)
 class Cell:
     """A claim's outcome for one combination of its conditions.
 
-    ``estimate``: for a direction the mean difference better - worse; for an interval claim our mean with the central
+    `estimate`: for a direction the mean difference better - worse; for an interval claim our mean with the central
     95 % of the means a study of the paper's size would report; for an exact claim the value that decides, without
-    interval; else the mean over seeds.  ``probability``: of improvement, for a direction.
+    interval; else the mean over seeds.  `probability`: of improvement, for a direction.
     """
 
     settings: dict[str, Any]
@@ -60,7 +60,7 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """``optimizer=sgd;lr=5``, empty for a claim without conditions."""
+        """`optimizer=sgd;lr=5`, empty for a claim without conditions."""
         return ";".join(f"{name}={format_value(value)}" for name, value in self.settings.items())
 
 
@@ -95,7 +95,7 @@ def command_for(slug: str, profile: str, experiment: str) -> str:
 def evaluate(claim: Claim, slug: str, profile: str, measurements: pd.DataFrame, timings: pd.DataFrame) -> Verdict:
     """The verdict on one claim from the measurements and timings of one profile.
 
-    Cost: per cell about ``10,000 x seeds`` resampled values; a second round for cells that disagree.
+    Cost: per cell about `10,000 x seeds` resampled values; a second round for cells that disagree.
     """
     if profile not in claim.profiles:
         reason = claim.not_run_reason or f"profile {profile} cannot test it"
@@ -261,7 +261,7 @@ def _filter(rows: pd.DataFrame, chosen: dict[str, Any]) -> pd.DataFrame:
 
 
 def _cells(rows: pd.DataFrame, names: tuple[str, ...]) -> list[tuple[dict[str, Any], pd.DataFrame]]:
-    """Rows by combination of ``names``, in the order of their values, numbers before words."""
+    """Rows by combination of `names`, in the order of their values, numbers before words."""
     if not names:
         return [({}, rows)]
     present = [name for name in names if name in rows]
@@ -339,7 +339,7 @@ def _text(estimate: Estimate) -> str:
 
 
 def _seeds(seeds: Any) -> str:
-    """``0-999`` for an unbroken range, else the seeds one by one."""
+    """`0-999` for an unbroken range, else the seeds one by one."""
     ordered = sorted(int(seed) for seed in seeds if not pd.isna(seed))
     if len(ordered) > 1 and ordered == list(range(ordered[0], ordered[-1] + 1)):
         return f"{ordered[0]}-{ordered[-1]}"
@@ -347,7 +347,7 @@ def _seeds(seeds: Any) -> str:
 
 
 def _where(cells: list[Cell], state: str) -> str:
-    """Cells in a state, compressed: ``optimizer=sgd: lr 2, 5, 10; optimizer=adam: every lr``."""
+    """Cells in a state, compressed: `optimizer=sgd: lr 2, 5, 10; optimizer=adam: every lr`."""
     *outer, last = list(cells[0].settings)
     groups: dict[str, list[tuple[str, bool]]] = {}
     for cell in cells:

@@ -40,9 +40,9 @@ def run_jobs(
     executor: str,
     tick: Callable[[list[Job]], None],
 ) -> Iterator[tuple[Job, Outcome]]:
-    """Run jobs in ``workers`` processes and yield each with its outcome, in the order of completion.
+    """Run jobs in `workers` processes and yield each with its outcome, in the order of completion.
 
-    ``tick`` is called about twice a second with the jobs that are not finished.  A process that dies takes no other job
+    `tick` is called about twice a second with the jobs that are not finished.  A process that dies takes no other job
     with it: the jobs that were running are tried once more, each alone.
     """
     arguments = (paper_directory, jobs_directory, origin)
@@ -82,7 +82,7 @@ def stop_workers() -> None:
 
 
 def inside_jobs(jobs: list[Job], jobs_directory: Path) -> float:
-    """How many jobs' worth of work the running ones among ``jobs`` have reported."""
+    """How many jobs' worth of work the running ones among `jobs` have reported."""
     total = 0.0
     for job in jobs:
         with contextlib.suppress(OSError, ValueError):
@@ -120,7 +120,7 @@ def _run_batch(
     threads: int,
     tick: Callable[[list[Job]], None],
 ) -> Iterator[tuple[Job, Outcome | None]]:
-    """Like :func:`run_jobs`; after the pool broke, every unfinished job comes with None."""
+    """Like `run_jobs`; after the pool broke, every unfinished job comes with None."""
     # The pool replaces a worker that holds much memory after a job, which is what we want, and warns about it.
     warnings.filterwarnings("ignore", message="A worker stopped while some jobs were given to the executor")
     pool = get_reusable_executor(max_workers=workers, timeout=IDLE_SECONDS, env=_environment(threads))

@@ -1,12 +1,12 @@
-"""The completions that TRL's GRPOTrainer writes with ``log_completions=True``, read as groups.
+"""The completions that TRL's GRPOTrainer writes with `log_completions=True`, read as groups.
 
-TRL 1.16 writes ``<output_dir>/completions/completions_<step>.parquet`` each time it logs (every ``logging_steps``, and
+TRL 1.16 writes `<output_dir>/completions/completions_<step>.parquet` each time it logs (every `logging_steps`, and
 once more at the end of training). Columns: step, prompt, completion, one per reward function, any that reward functions
-added with ``log_extra``, advantage. What follows from the way it is written:
+added with `log_extra`, advantage. What follows from the way it is written:
 
-- A file holds the *last* generation batch of all processes, rows in the order of groups. With ``logging_steps`` above 1
+- A file holds the *last* generation batch of all processes, rows in the order of groups. With `logging_steps` above 1
   the rollouts between two logs are not in any file.
-- A rollout used for several updates (``num_iterations``, ``steps_per_generation`` above the accumulation steps) is
+- A rollout used for several updates (`num_iterations`, `steps_per_generation` above the accumulation steps) is
   written once per log: neighboring steps with the same rows are one rollout and are counted once.
 - The group size is not written. It is inferred: G rows of one prompt make a group only if the advantages of its rows
   are a multiple of reward minus mean reward. Blocks of another size break this wherever the groups are not silent.
@@ -15,7 +15,7 @@ added with ``log_extra``, advantage. What follows from the way it is written:
 - An evaluation writes into the same files. A trainer's history beside them tells at which steps; these are left out.
   Without a history, groups of an evaluation cannot be told from those of training.
 - Extra columns that hold numbers look like rewards. The first columns whose sum explains the advantages are taken;
-  where none do (as with ``reward_weights``), they must be named.
+  where none do (as with `reward_weights`), they must be named.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class _Batch:
 def read_completions_log(
     path: Path, group_size: int | None = None, rewards: list[str] | None = None, skip_unscored: bool = False
 ) -> RunLog:
-    """A parquet file, a directory of them, or a run's directory with ``completions/`` in it.
+    """A parquet file, a directory of them, or a run's directory with `completions/` in it.
 
-    ``group_size``: given, or inferred. ``rewards``: the columns to sum, unweighted, or inferred. Raises
+    `group_size`: given, or inferred. `rewards`: the columns to sum, unweighted, or inferred. Raises
     ReplicationError where a file is no completions log, or what cannot be inferred was not given.
     """
     files, run = _files(path)

@@ -1,12 +1,12 @@
 """Diagnose a run from its log: silent groups against a prediction, a group size to use, and signs of trouble.
 
 Silent: all rewards of a group are equal; its advantages are zero and it teaches nothing. Everything else about silence
-is in terms of *right* completions (reward >= ``success``). Where rewards have more than two values, rewards are made
+is in terms of *right* completions (reward >= `success`). Where rewards have more than two values, rewards are made
 binary at that threshold for the predictions only, and the report says so.
 
 What stands against the observed silent share (see `shared.planning.difficulty_fit` for why there is no more to be had):
 
-- Prompts sampled in several groups within ``window`` steps: the share that chance would give if the right completions
+- Prompts sampled in several groups within `window` steps: the share that chance would give if the right completions
   of each prompt were divided at random among its groups. This can fail, and then completions of a group depend on each
   other or solve rates moved within the window.
 - All groups: a Beta distribution of solve rates fitted to the counts, for all of training and for each part. The fit
@@ -70,7 +70,7 @@ class SilentShares:
 class Part:
     """A part of training: steps, groups, mean solve rate, silent shares, and the Beta fit's silent rate for it.
 
-    ``observed`` is what ``predicted`` stands against: silent in terms of right and wrong, before any redraw.
+    `observed` is what `predicted` stands against: silent in terms of right and wrong, before any redraw.
     """
 
     first_step: int
@@ -84,9 +84,9 @@ class Part:
 
 @dataclass(frozen=True)
 class SizeLine:
-    """One group size: silent rate (``counted`` in subsets, or from the fit), fidelity of the set, heard completions.
+    """One group size: silent rate (`counted` in subsets, or from the fit), fidelity of the set, heard completions.
 
-    ``heard``: completions of a group that are not in a silent one, G x (1 - silent rate).
+    `heard`: completions of a group that are not in a silent one, G x (1 - silent rate).
     """
 
     group_size: int
@@ -116,10 +116,10 @@ class Redraws:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All that :func:`diagnose` found; the fields are explained at their types and in the module's docstring.
+    """All that `diagnose` found; the fields are explained at their types and in the module's docstring.
 
-    ``effective_group_size``: G x (1 - share of groups kept silent), the completions of a group that on average get an
-    advantage. ``largest_reward`` and ``success`` tell a threshold that nothing reaches.
+    `effective_group_size`: G x (1 - share of groups kept silent), the completions of a group that on average get an
+    advantage. `largest_reward` and `success` tell a threshold that nothing reaches.
     """
 
     source: str
@@ -160,8 +160,8 @@ def diagnose(
 ) -> Diagnosis:
     """Diagnose a run from its groups.
 
-    ``success``: reward from which a completion is right. ``fidelity``: target of the suggested group size;
-    ``silent_share``: a second target. ``window``: steps within which groups of one prompt are compared, by default the
+    `success`: reward from which a completion is right. `fidelity`: target of the suggested group size;
+    `silent_share`: a second target. `window`: steps within which groups of one prompt are compared, by default the
     median distance from one to the next. ValueError for targets outside (0, 1) and a negative window. Time: about a
     second, plus 2,000 draws for each group whose prompt recurs.
     """
@@ -220,7 +220,7 @@ def diagnose(
 def silent_shares(rewards: np.ndarray, success: float) -> SilentShares:
     """Shares of silent groups of rewards (n, G), by kind.
 
-    All right: all at one reward of at least ``success``. All wrong: all at one reward below it that is 0 or less, or
+    All right: all at one reward of at least `success`. All wrong: all at one reward below it that is 0 or less, or
     the lowest of several in the log. Other: any other constant, such as partial credit that all completions share.
     """
     lowest, highest = rewards.min(axis=1), rewards.max(axis=1)

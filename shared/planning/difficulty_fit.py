@@ -6,11 +6,11 @@ prompt's solve rate p, and over prompts the counts are a mixture of binomials. W
 - **Smaller groups.** The silent rate at G' <= G is counted, not modeled: the share of subsets of G' completions that
   are all right or all wrong, C(k,G')/C(G,G') + C(G-k,G')/C(G,G'). It needs no independence.
 - **The group's own size and larger.** A group's own counts hold no second opinion on its silent rate. A Beta
-  distribution over p (:func:`fit_beta`) smooths and extrapolates; it is a family, and may not fit (`misfit`).
+  distribution over p (`fit_beta`) smooths and extrapolates; it is a family, and may not fit (`misfit`).
 - **Independence.** Completions that are alike beyond their prompt's difficulty cannot be told from difficulties that
   differ, as long as each prompt is seen once: both give the same counts (de Finetti). Only counts that vary *less* than
-  any mixture of binomials refute independence then (:func:`mixture_test`). Where a prompt was sampled in several groups
-  under nearly the same policy, the totals of its groups must divide among them by chance (:func:`recurrence_test`):
+  any mixture of binomials refute independence then (`mixture_test`). Where a prompt was sampled in several groups
+  under nearly the same policy, the totals of its groups must divide among them by chance (`recurrence_test`):
   that is an exact test, and a prediction of the silent rate from the same prompts' other completions.
 """
 
@@ -35,7 +35,7 @@ _RELEVANT = 12.0  # cells whose log-likelihood is this far below the best hold n
 
 @dataclass(frozen=True)
 class Counts:
-    """How many groups had k right, ``by_k`` (G + 1,), and how many were silent of unknown kind.
+    """How many groups had k right, `by_k` (G + 1,), and how many were silent of unknown kind.
 
     The unknown are groups whose first draw was silent and was thrown away by a redraw.
     """
@@ -66,11 +66,11 @@ class Counts:
 
 @dataclass(frozen=True)
 class BetaFit:
-    """Posterior of a Beta distribution of solve rates: parameters ``alpha``, ``beta`` and weights (c,), sum 1.
+    """Posterior of a Beta distribution of solve rates: parameters `alpha`, `beta` and weights (c,), sum 1.
 
     The prior is uniform in the mean alpha / (alpha + beta) and in the correlation 1 / (alpha + beta + 1) of two
     completions of a random prompt. Every method gives the posterior mean (of a group size: median) with its central
-    95 % interval, and ``n`` groups. The interval covers the finite number of groups, not a family that does not fit.
+    95 % interval, and `n` groups. The interval covers the finite number of groups, not a family that does not fit.
     """
 
     alpha: np.ndarray
@@ -94,7 +94,7 @@ class BetaFit:
         return self._estimate(self._fidelity(size))
 
     def smallest_group_size(self, fidelity: float) -> Estimate:
-        """Smallest G whose :meth:`fidelity` reaches `fidelity`: median and interval; inf above LARGEST_GROUP."""
+        """Smallest G whose `fidelity` reaches `fidelity`: median and interval; inf above LARGEST_GROUP."""
         return self._smallest(lambda size: self._fidelity(size) >= fidelity)
 
     def smallest_group_size_for_silence(self, share: float) -> Estimate:
@@ -140,7 +140,7 @@ class BetaFit:
 
 @dataclass(frozen=True)
 class MixtureTest:
-    """Can the counts be a mixture of binomials at all? ``p_value`` is conservative; small: they cannot."""
+    """Can the counts be a mixture of binomials at all? `p_value` is conservative; small: they cannot."""
 
     statistic: float
     p_value: float
@@ -150,10 +150,10 @@ class MixtureTest:
 class RecurrenceTest:
     """Groups of the same prompt within a window of steps, against an independent division of their completions.
 
-    ``silent``: observed share; ``predicted``: expected share given each prompt's total, with the central 95 % of what
-    chance would give. ``spread``: variance of k among a prompt's groups over its value for independent completions.
-    ``moved``: mean change of the solve rate from a cluster's first group to its last, with a normal interval over
-    clusters. p-values are two-sided and exact up to simulation. ``clusters``: prompts, or windows of one.
+    `silent`: observed share; `predicted`: expected share given each prompt's total, with the central 95 % of what
+    chance would give. `spread`: variance of k among a prompt's groups over its value for independent completions.
+    `moved`: mean change of the solve rate from a cluster's first group to its last, with a normal interval over
+    clusters. p-values are two-sided and exact up to simulation. `clusters`: prompts, or windows of one.
     """
 
     groups: int
@@ -262,7 +262,7 @@ def recurrence_test(
 ) -> RecurrenceTest | None:
     """Compare groups of one prompt at most `window` steps apart; None where no prompt recurs within it.
 
-    ``steps``, ``prompts``, ``k``: (n,). Given a cluster's total K of m G completions, each division among its m groups
+    `steps`, `prompts`, `k`: (n,). Given a cluster's total K of m G completions, each division among its m groups
     is as likely as any other if completions are independent and the solve rate did not move within the window. A spread
     above 1 means completions alike within a group, or a solve rate that moved; below 1, completions that avoid each
     other. Time grows as draws x groups, with fewer draws (1,000) for very many groups.

@@ -34,9 +34,9 @@ _WIDEST = 16  # times the single size: the largest size that an allocation may g
 
 @dataclass(frozen=True)
 class Candidate:
-    """One size for all problems at the budget; ``gain`` is relative to the best size's.
+    """One size for all problems at the budget; `gain` is relative to the best size's.
 
-    ``problems_per_step``: N / G. ``fidelity``: mean expected update over its limit. ``heard``: expected completions of
+    `problems_per_step`: N / G. `fidelity`: mean expected update over its limit. `heard`: expected completions of
     a step that are not in silent groups.
     """
 
@@ -52,8 +52,8 @@ class Candidate:
 class Allocation:
     """A size for each difficulty, at as many problems and completions a step as the best single size has.
 
-    Sizes maximize the mean expected update. ``sizes``: (low, high, smallest, largest) of each bin; a size of 0 leaves
-    problems out. ``fidelity`` and ``silent`` (share of completions in silent groups) stand beside those of the single
+    Sizes maximize the mean expected update. `sizes`: (low, high, smallest, largest) of each bin; a size of 0 leaves
+    problems out. `fidelity` and `silent` (share of completions in silent groups) stand beside those of the single
     size. Problems observed at 0 or 1 get no completion, which is right only as far as those rates are.
     """
 
@@ -68,7 +68,7 @@ class Allocation:
 class Budget:
     """The best single size for N completions a step, all candidates (divisors of N), and the sizes as good as it.
 
-    ``by_scatter``: best size for each of SCATTERS as r.
+    `by_scatter`: best size for each of SCATTERS as r.
     """
 
     completions: int

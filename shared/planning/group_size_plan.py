@@ -35,10 +35,10 @@ MANY_RATES = 512  # more distinct rates than these are joined
 class BinPlan:
     """Problems with low <= p < high, rates of exactly 0 and 1 excepted.
 
-    ``smallest`` and ``largest``: exact smallest group for the fidelity, over the problems' rates; ``law``: G* at the
-    same two. ``if_off``: the same two over all rates that the rollouts leave open, None without a number of rollouts.
-    ``silent``: mean silent rate with each problem at its own size. ``completions``: all problems once, each at its own
-    size. ``beyond``: problems that need more than the largest size allowed; they are counted at that size.
+    `smallest` and `largest`: exact smallest group for the fidelity, over the problems' rates; `law`: G* at the
+    same two. `if_off`: the same two over all rates that the rollouts leave open, None without a number of rollouts.
+    `silent`: mean silent rate with each problem at its own size. `completions`: all problems once, each at its own
+    size. `beyond`: problems that need more than the largest size allowed; they are counted at that size.
     """
 
     low: float
@@ -57,7 +57,7 @@ class BinPlan:
 class EndPoint:
     """Problems observed at a rate of 0 or 1, which no size would help if that were their true rate.
 
-    ``bound``: the rate that the rollouts leave possible (end of the exact 95 % interval); ``helped_from``: the group
+    `bound`: the rate that the rollouts leave possible (end of the exact 95 % interval); `helped_from`: the group
     size for the fidelity at that bound. None without a number of rollouts.
     """
 
@@ -78,10 +78,10 @@ class SilentLine:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that :func:`plan_group_sizes` found.
+    """Everything that `plan_group_sizes` found.
 
-    ``completions``: all problems of the bins once, each at its own size. ``single``: smallest G at which the mean
-    expected update reaches the fidelity, for the set as a whole; None above ``max_group_size``.
+    `completions`: all problems of the bins once, each at its own size. `single`: smallest G at which the mean
+    expected update reaches the fidelity, for the set as a whole; None above `max_group_size`.
     """
 
     source: str
@@ -109,7 +109,7 @@ def plan_group_sizes(
 ) -> Plan:
     """Plan for a set of problems; see the module's text.
 
-    ``fidelity`` in (0, 1), ``budget`` completions a step, ``scatter`` r >= 0, ``bins`` of equal width. ValueError for
+    `fidelity` in (0, 1), `budget` completions a step, `scatter` r >= 0, `bins` of equal width. ValueError for
     other values; ReplicationError where no problem has a rate between 0 and 1. Time: a second for up to 512 distinct
     rates; more are joined into so many, with a note.
     """
@@ -199,7 +199,7 @@ def rate_interval(right: np.ndarray, samples: int, level: float = 0.95) -> tuple
 
 
 def smallest_single_size(rates: SolveRates, fidelity: float, max_group_size: int) -> int | None:
-    """Smallest G <= `max_group_size` with :func:`set_fidelity` of at least `fidelity`, by halving; None above."""
+    """Smallest G <= `max_group_size` with `set_fidelity` of at least `fidelity`, by halving; None above."""
     low, high = 1, max_group_size
     if set_fidelity(rates, high) < fidelity:
         return None

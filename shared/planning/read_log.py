@@ -28,9 +28,9 @@ def read_run_log(
 ) -> RunLog:
     """Read a log file or a run's directory.
 
-    A directory may hold ``groups.jsonl``, ``completions_*.parquet`` or ``completions/completions_*.parquet``; where it
-    holds both kinds, the group log is read, which has every group. ``group_size`` and ``rewards`` (names of reward
-    columns) are for TRL's completions where they cannot be inferred. ``skip_unscored`` leaves out groups with a
+    A directory may hold `groups.jsonl`, `completions_*.parquet` or `completions/completions_*.parquet`; where it
+    holds both kinds, the group log is read, which has every group. `group_size` and `rewards` (names of reward
+    columns) are for TRL's completions where they cannot be inferred. `skip_unscored` leaves out groups with a
     completion that no reward function scored; otherwise these are an error. Raises ReplicationError for whatever
     cannot be read as a log. Memory and time grow with the text in the log.
     """

@@ -22,7 +22,7 @@ _MAD_TO_SIGMA = 1.4826
 
 @dataclass(frozen=True)
 class Drift:
-    """Mean in the first and in the last fifth, and last minus first with its interval over ``unit``."""
+    """Mean in the first and in the last fifth, and last minus first with its interval over `unit`."""
 
     unit: str
     of: str
@@ -33,7 +33,7 @@ class Drift:
 
 @dataclass(frozen=True)
 class GradientNorms:
-    """Gradient norms of the trainer's history: ``spikes`` lie more than 3 robust deviations above the median."""
+    """Gradient norms of the trainer's history: `spikes` lie more than 3 robust deviations above the median."""
 
     steps: int
     median: float

@@ -21,11 +21,11 @@ TRAINER_STATE = "trainer_state.json"
 class RunLog:
     """The n groups of a run in the order of training, G completions each.
 
-    ``steps`` (n,): the writer's step counter. ``prompts`` (n,): a number for each distinct prompt. ``rewards`` (n, G):
-    summed reward, finite. ``lengths`` (n, G) in ``length_unit``. ``entropy`` (n,): mean token entropy in nats, NaN
-    where unknown. ``draws`` (n,): how often the group was drawn; ``exhausted`` (n,): still silent after the last
-    redraw. ``distinct`` (n,): different texts among the completions. None where the log does not say. ``history``: the
-    entries of the trainer's own log. ``notes``: what was assumed or left out while reading.
+    `steps` (n,): the writer's step counter. `prompts` (n,): a number for each distinct prompt. `rewards` (n, G):
+    summed reward, finite. `lengths` (n, G) in `length_unit`. `entropy` (n,): mean token entropy in nats, NaN
+    where unknown. `draws` (n,): how often the group was drawn; `exhausted` (n,): still silent after the last
+    redraw. `distinct` (n,): different texts among the completions. None where the log does not say. `history`: the
+    entries of the trainer's own log. `notes`: what was assumed or left out while reading.
     """
 
     source: str
@@ -49,7 +49,7 @@ class RunLog:
 
 
 def read_history(directory: Path) -> list[dict[str, Any]]:
-    """``log_history`` of a run's ``trainer_state.json``: in `directory`, or in its checkpoint of the highest step.
+    """`log_history` of a run's `trainer_state.json`: in `directory`, or in its checkpoint of the highest step.
 
     Empty where there is no such file; ReplicationError where it is damaged.
     """

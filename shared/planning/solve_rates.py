@@ -2,10 +2,10 @@
 
 A solve rate is the share of a problem's rollouts that are right, between 0 and 1. Sources:
 
-``big-math``      the packaged histogram: 215,608 problems, 64 rollouts of Llama-3.1-8B each
-``hub:ID``        a data set on the Hugging Face hub (``hub:ID:CONFIG`` with a configuration); split ``train``
+`big-math`      the packaged histogram: 215,608 problems, 64 rollouts of Llama-3.1-8B each
+`hub:ID`        a data set on the Hugging Face hub (`hub:ID:CONFIG` with a configuration); split `train`
 a path            a .csv, .json, .jsonl or .parquet file with a column of rates, or with a histogram in the two columns
-                  ``correct_of_N`` (k right of N rollouts) and ``problems`` (how many); a CSV may begin with # lines
+                  `correct_of_N` (k right of N rollouts) and `problems` (how many); a CSV may begin with # lines
 
 Every problem is read as it is or the whole is refused; nothing falls back to other data.
 """
@@ -48,8 +48,8 @@ _PROBLEMS = "problems"
 class SolveRates:
     """How many problems have which solve rate.
 
-    ``rates`` (n,) increase; ``counts`` (n,) are whole numbers as float64; ``samples`` is the number of rollouts behind
-    each rate, None where the source does not say; ``source`` names it in words.
+    `rates` (n,) increase; `counts` (n,) are whole numbers as float64; `samples` is the number of rollouts behind
+    each rate, None where the source does not say; `source` names it in words.
     """
 
     rates: np.ndarray
@@ -69,9 +69,9 @@ class SolveRates:
 
 
 def load_solve_rates(name_or_path: str | Path, column: str | None = None) -> SolveRates:
-    """Solve rates from one of the sources at the top of this module; ``column`` names the rates' column.
+    """Solve rates from one of the sources at the top of this module; `column` names the rates' column.
 
-    Without ``column`` it is the one of `COLUMNS` that the source has. Raises ReplicationError, which says what to do,
+    Without `column` it is the one of `COLUMNS` that the source has. Raises ReplicationError, which says what to do,
     for a source that cannot be read, an empty one, and one with a missing, non-numeric or out-of-range rate. The real
     Big-Math data set must agree with the packaged counts. Cost: linear in the problems.
     """

@@ -1,10 +1,10 @@
 """Estimates that never travel without their interval.
 
-Every function returns an :class:`Estimate`.  The unit of replication is one seed (one independent run) unless the
-docstring says otherwise, and the interval covers the uncertainty that comes from having run ``n`` of them: it says
+Every function returns an `Estimate`.  The unit of replication is one seed (one independent run) unless the
+docstring says otherwise, and the interval covers the uncertainty that comes from having run `n` of them: it says
 nothing about other settings, models or data.  Too few values give an infinite interval, never a false certainty.
 
-The bootstrap draws come from the generator passed as ``generator``; without one, from a generator with a fixed seed,
+The bootstrap draws come from the generator passed as `generator`; without one, from a generator with a fixed seed,
 so that the same values always give the same interval.
 """
 
@@ -53,11 +53,11 @@ def mean_interval(
 ) -> Estimate:
     """Mean over seeds with an interval for the mean over all seeds that could have been run.
 
-    ``values``: ``(..., n)``, one value per seed on the last axis; every leading index is a sample of its own and all
+    `values`: `(..., n)`, one value per seed on the last axis; every leading index is a sample of its own and all
     are resampled with the same seeds.  Fewer than 10 seeds: Student's t interval.  From 10 on: percentile bootstrap
-    with expanded percentiles, ``alpha' = Phi(-sqrt(n / (n - 1)) t_{n-1})``, which removes the plain percentile
+    with expanded percentiles, `alpha' = Phi(-sqrt(n / (n - 1)) t_{n-1})`, which removes the plain percentile
     bootstrap's narrowness (Hesterberg 2015, "What Teachers Should Know About the Bootstrap", section 5.3).
-    One seed: ``(-inf, inf)``; none: nan.  Time grows as ``draws * n`` per sample, memory as ``draws * n`` up to 160 MB.
+    One seed: `(-inf, inf)`; none: nan.  Time grows as `draws * n` per sample, memory as `draws * n` up to 160 MB.
     """
     values = np.asarray(values, dtype=np.float64)
     n = values.shape[-1]
@@ -92,9 +92,9 @@ def interquartile_mean(
     draws: int = DRAWS,
     generator: np.random.Generator | None = None,
 ) -> Estimate:
-    """Mean of the middle half of the seeds, with the same kind of interval as :func:`mean_interval`.
+    """Mean of the middle half of the seeds, with the same kind of interval as `mean_interval`.
 
-    ``values``: ``(..., n)``, seeds on the last axis; the lowest and the highest ``floor(n / 4)`` are left out (Agarwal
+    `values`: `(..., n)`, seeds on the last axis; the lowest and the highest `floor(n / 4)` are left out (Agarwal
     et al. 2021, section 4.3).  Fewer than 4 seeds leave nothing out, and fewer than 10 give an infinite interval,
     because nothing as simple as Student's t holds for a trimmed mean of so few.
     """
@@ -110,9 +110,9 @@ def interquartile_mean(
 
 
 def wilson_interval(k: float, n: int, level: float = 0.95) -> Estimate:
-    """Share ``k / n`` of successes with Wilson's score interval; the unit is one independent trial.
+    """Share `k / n` of successes with Wilson's score interval; the unit is one independent trial.
 
-    ``k`` may be fractional (a tie counts one half).  ``n = 0`` gives ``(nan, 0, 1)``: nothing is known.
+    `k` may be fractional (a tie counts one half).  `n = 0` gives `(nan, 0, 1)`: nothing is known.
     """
     if n == 0:
         return Estimate(math.nan, 0.0, 1.0, 0)
@@ -133,17 +133,17 @@ def paired_difference(
     draws: int = DRAWS,
     generator: np.random.Generator | None = None,
 ) -> Estimate:
-    """Mean of ``x - y`` over pairs, with :func:`mean_interval`'s interval; the unit is one pair.
+    """Mean of `x - y` over pairs, with `mean_interval`'s interval; the unit is one pair.
 
-    ``x`` and ``y``: ``(..., n)``, where entry i of both comes from the same seed.
+    `x` and `y`: `(..., n)`, where entry i of both comes from the same seed.
     """
     return mean_interval(np.asarray(x, dtype=np.float64) - np.asarray(y, dtype=np.float64), level, draws, generator)
 
 
 def unpaired_difference(x: np.ndarray, y: np.ndarray, level: float = 0.95) -> Estimate:
-    """Mean of ``x`` minus mean of ``y`` for two independent samples ``(n,)`` and ``(m,)``, with Welch's t interval.
+    """Mean of `x` minus mean of `y` for two independent samples `(n,)` and `(m,)`, with Welch's t interval.
 
-    Returns ``min(n, m)`` as n; fewer than two values on either side give an infinite interval.
+    Returns `min(n, m)` as n; fewer than two values on either side give an infinite interval.
     """
     x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     n = min(len(x), len(y))
@@ -171,11 +171,11 @@ def probability_of_improvement(
 ) -> Estimate:
     """P(X > Y) + P(X = Y) / 2, the chance that a new seed of X beats one of Y, with its interval.
 
-    ``paired``: ``x`` and ``y`` are ``(n,)`` and entry i of both comes from the same seed; the unit is one pair.
-    Otherwise they are independent samples ``(n,)`` and ``(m,)``, every pair is compared and n is ``min(n, m)``.
+    `paired`: `x` and `y` are `(n,)` and entry i of both comes from the same seed; the unit is one pair.
+    Otherwise they are independent samples `(n,)` and `(m,)`, every pair is compared and n is `min(n, m)`.
     The interval is the percentile bootstrap's, widened where it is narrower to the score interval (Wilson's for pairs,
     Newcombe 2006, method 5, for two samples): where X wins every time, resampling returns the single point 1 and
-    would call five wins out of five a certainty.  Memory grows as ``n * m`` when unpaired.
+    would call five wins out of five a certainty.  Memory grows as `n * m` when unpaired.
     """
     x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if paired and len(x) != len(y):
@@ -208,11 +208,11 @@ def k_seed_mean_distribution(
     generator: np.random.Generator | None = None,
     own_uncertainty: bool = False,
 ) -> np.ndarray:
-    """Means that a study with ``k`` seeds would have reported, ``(draws,)``, drawn from our ``n`` values ``(n,)``.
+    """Means that a study with `k` seeds would have reported, `(draws,)`, drawn from our `n` values `(n,)`.
 
-    With ``own_uncertainty`` every draw first resamples our n values, so the spread also holds the uncertainty that
-    comes from our own n being finite (variance about ``s^2 (1 / k + 1 / n)`` in place of ``s^2 / k``).
-    Time and memory grow as ``draws * k``, with own uncertainty as ``draws * (k + n)``.
+    With `own_uncertainty` every draw first resamples our n values, so the spread also holds the uncertainty that
+    comes from our own n being finite (variance about `s^2 (1 / k + 1 / n)` in place of `s^2 / k`).
+    Time and memory grow as `draws * k`, with own uncertainty as `draws * (k + n)`.
     """
     values = np.asarray(values, dtype=np.float64)
     n = len(values)
@@ -237,9 +237,9 @@ def bootstrap(
     draws: int = DRAWS,
     generator: np.random.Generator | None = None,
 ) -> np.ndarray:
-    """``statistic`` of ``draws`` resamples of the last axis: ``(..., n)`` -> ``(draws, ...)``.
+    """`statistic` of `draws` resamples of the last axis: `(..., n)` -> `(draws, ...)`.
 
-    ``statistic`` maps ``(..., draws, n)`` to ``(..., draws)``.  Time grows as ``draws * values.size``; memory does not
+    `statistic` maps `(..., draws, n)` to `(..., draws)`.  Time grows as `draws * values.size`; memory does not
     grow with draws.
     """
     values = np.asarray(values, dtype=np.float64)
@@ -254,7 +254,7 @@ def bootstrap(
 
 
 def _counts(n: int, draws: int, generator: np.random.Generator | None) -> np.ndarray:
-    """How often each of n values is drawn in each resample, ``(draws, n)``; kept for the fixed default generator."""
+    """How often each of n values is drawn in each resample, `(draws, n)`; kept for the fixed default generator."""
     return _default_counts(n, draws) if generator is None else _draw_counts(n, draws, generator)
 
 
@@ -285,7 +285,7 @@ def _wins(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _resampled_wins(wins: np.ndarray, draws: int, generator: np.random.Generator) -> np.ndarray:
-    """Mean of the win matrix ``(n, m)`` under independent resampling of its rows and columns, ``(draws,)``."""
+    """Mean of the win matrix `(n, m)` under independent resampling of its rows and columns, `(draws,)`."""
     n, m = wins.shape
     block = max(1, BLOCK // (n + m))
     results = []
@@ -299,7 +299,7 @@ def _resampled_wins(wins: np.ndarray, draws: int, generator: np.random.Generator
 
 
 def _area_score_interval(value: float, n: int, m: int, level: float) -> tuple[float, float]:
-    """Newcombe (2006), method 5: all theta with ``|value - theta| <= z sqrt(V(theta))``, V of Hanley and McNeil."""
+    """Newcombe (2006), method 5: all theta with `|value - theta| <= z sqrt(V(theta))`, V of Hanley and McNeil."""
     z = _normal_quantile(level)
     pairs = (n + m) / 2 - 1
 

@@ -1,6 +1,6 @@
 """Tasks by name: prompts to train on, held-out prompts to measure with, and the rewards of both.
 
-A task module offers ``load(**settings) -> Task``; adding a task is adding one module and one line to `_MODULES`.
+A task module offers `load(**settings) -> Task`; adding a task is adding one module and one line to `_MODULES`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Knights & Knaves: who of 2 to 7 people always says what is true, and who never does?
 
-The prompt asks for ``<think>...</think><answer>(1) NAME is a knight ...</answer>``. Correct is only the whole answer,
+The prompt asks for `<think>...</think><answer>(1) NAME is a knight ...</answer>`. Correct is only the whole answer,
 each name of the puzzle with its right role (`strict_reward`): credit for each role would pay a constant answer well.
 
 No puzzle is on both sides, whatever the seeds and sizes: a hash of its canonical form, the same under renaming of
@@ -171,7 +171,7 @@ def strict_reward(
 
 
 def format_reward(completions: Sequence[Completion], **kwargs: Any) -> list[float]:
-    """TRL reward: 1.0 for ``<think>...</think><answer>...</answer>`` with only space around, else -1.0."""
+    """TRL reward: 1.0 for `<think>...</think><answer>...</answer>` with only space around, else -1.0."""
     return [1.0 if is_well_formed(completion_text(completion)) else -1.0 for completion in completions]
 
 
@@ -203,7 +203,7 @@ _REWARDS: dict[str, tuple[RewardFunction, ...]] = {
 
 
 def read_puzzles(path: str | Path) -> list[Puzzle]:
-    """Puzzles from a ``.parquet`` or ``.jsonl`` file in the form of the public K&K test files.
+    """Puzzles from a `.parquet` or `.jsonl` file in the form of the public K&K test files.
 
     Columns `quiz`, `names`, `solution` (True for a knight) and `statements`. Raises ReplicationError unless every gold
     solution is the only one that its statements allow.

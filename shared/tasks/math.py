@@ -1,6 +1,6 @@
 r"""Competition mathematics with a boxed answer: training sets such as OpenRS, and the five benchmarks of the paper.
 
-Every source is a hub id (optionally ``id:config``) or a local ``.jsonl``, ``.json``, ``.parquet`` or ``.csv`` file;
+Every source is a hub id (optionally `id:config`) or a local `.jsonl`, `.json`, `.parquet` or `.csv` file;
 column names are recognised. Nothing falls back to other data, and no code from a data set is run.
 """
 

@@ -68,8 +68,8 @@ def expected_update(p: ArrayLike, G: ArrayLike, method: str, redraws: int | None
 
     "grpo" (Prop. 2): (1/G) sum_{k=1}^{G-1} C(G,k) p^k (1-p)^(G-k) sqrt(k (G-k)).
     "dr-grpo": p (1-p) (1 - 1/G).  "rloo": p (1-p), for G = 1 zero.
-    "dapo": GRPO with silent groups drawn again up to ``redraws`` more times, E_grpo (1 - P^(redraws+1)) / (1 - P) with
-    the silent rate P; ``None`` is without bound, E_grpo / (1 - P). Where every group is silent (p = 0, p = 1, G = 1) no
+    "dapo": GRPO with silent groups drawn again up to `redraws` more times, E_grpo (1 - P^(redraws+1)) / (1 - P) with
+    the silent rate P; `None` is without bound, E_grpo / (1 - P). Where every group is silent (p = 0, p = 1, G = 1) no
     number of draws gives an update, and it is 0.
     Underscores in the method's name count as hyphens. The cost of the sum is in the module's docstring.
     """
@@ -133,7 +133,7 @@ def group_size_law(p: ArrayLike, epsilon: ArrayLike) -> np.ndarray | float:
     """G* = 1 / (8 epsilon p (1-p)), the group size for fidelity 1 - epsilon (Cor. 2), not rounded.
 
     0 < epsilon < 1, else ValueError. Infinite for p = 0 and p = 1. It falls short of the exact smallest size; for
-    that see :func:`smallest_group_size`.
+    that see `smallest_group_size`.
     """
     rate, loss = _rate(p), _real(epsilon, "epsilon")
     if not np.all((loss > 0) & (loss < 1)):
@@ -153,10 +153,10 @@ def difficulty_weight(p: ArrayLike) -> np.ndarray | float:
 
 
 def silent_fraction(p: ArrayLike, counts: ArrayLike, G: ArrayLike) -> np.ndarray | float:
-    """Expected share of silent groups over a data set: ``counts`` (n,) prompts with solve rates p (n,); shape of G.
+    """Expected share of silent groups over a data set: `counts` (n,) prompts with solve rates p (n,); shape of G.
 
     The rates are taken as exact. With estimates from few rollouts it comes out too high, because the silent rate is
-    convex in p; :func:`silent_fraction_without_replacement` has no such bias. Cost: n x number of group sizes.
+    convex in p; `silent_fraction_without_replacement` has no such bias. Cost: n x number of group sizes.
     """
     rate, weight = _histogram(_rate(p), counts, "p")
     return _plain(silent_rate(rate, np.asarray(G)[..., np.newaxis]) @ weight)
@@ -167,7 +167,7 @@ def silent_fraction_without_replacement(
 ) -> np.ndarray | float:
     """Expected share of silent groups, each drawn without replacement from the n rollouts of its prompt; shape of G.
 
-    ``counts`` (m,) prompts have k (m,) of n (a number or (m,)) rollouts right: C(k,G)/C(n,G) + C(n-k,G)/C(n,G), the
+    `counts` (m,) prompts have k (m,) of n (a number or (m,)) rollouts right: C(k,G)/C(n,G) + C(n-k,G)/C(n,G), the
     unbiased estimate of p^G + (1-p)^G. ValueError for k > n and for G > n. Cost: m x the largest G.
     """
     right, weight = _histogram(_whole(k, "k", 0), counts, "k")
@@ -198,10 +198,10 @@ def gradient_mass_shares(
 ) -> np.ndarray:
     """Share of all expected gradient that falls on each difficulty bin, (number of bins,).
 
-    ``counts`` (n,) prompts have solve rates p (n,). ``edges`` (bins + 1,) increase; a bin holds its lower edge, the
+    `counts` (n,) prompts have solve rates p (n,). `edges` (bins + 1,) increase; a bin holds its lower edge, the
     last also its upper. A whole number is that many equal bins of [0, 1]. Prompts outside the edges count in the total
-    only. ``G=None`` is the limit of infinite groups: sqrt(p (1-p)) for "grpo" and "dapo", p (1-p) for "dr-grpo" and
-    "rloo"; else :func:`expected_update` at G. ValueError if no prompt has any gradient. Cost: n evaluations of it.
+    only. `G=None` is the limit of infinite groups: sqrt(p (1-p)) for "grpo" and "dapo", p (1-p) for "dr-grpo" and
+    "rloo"; else `expected_update` at G. ValueError if no prompt has any gradient. Cost: n evaluations of it.
     """
     rate, weight = _histogram(_rate(p), counts, "p")
     bounds = _edges(edges)
@@ -250,7 +250,7 @@ def _binomial_mean(
     q: np.ndarray,
     size: np.ndarray,
 ) -> np.ndarray:
-    """E[value(k, q, G)] for k ~ Binomial(G, q), all (n,); ``large`` (n,) is taken where G q (1-q) is very large.
+    """E[value(k, q, G)] for k ~ Binomial(G, q), all (n,); `large` (n,) is taken where G q (1-q) is very large.
 
     The reach of the window is Bernstein's: tails below exp(-60) on either side. See the module's docstring for cost.
     """

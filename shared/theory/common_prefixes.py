@@ -1,10 +1,10 @@
-"""Which completions of a group share how long a prefix: the search behind ``shared.theory.process_sets``.
+"""Which completions of a group share how long a prefix: the search behind `shared.theory.process_sets`.
 
 Shapes: B completions (B = groups * G, the G completions of a group in adjacent rows), T columns, S process sets.
 A *compact* row has its real tokens at columns 0 .. length-1.
 
-Two exact searches, without recursion and without hashing: ``row_sets`` (numpy, for the CPU) sorts the rows of each
-group, after which every set is a run of neighbors; ``pairwise_prefixes`` (torch, for accelerators) compares all pairs
+Two exact searches, without recursion and without hashing: `row_sets` (numpy, for the CPU) sorts the rows of each
+group, after which every set is a run of neighbors; `pairwise_prefixes` (torch, for accelerators) compares all pairs
 of a group, dropping a pair once it has parted.
 """
 
@@ -27,9 +27,9 @@ PAIR_BLOCK_ELEMENTS = 2**24  # most tokens gathered at once by the pairwise sear
 class RowSets:
     """Every process set of two or more completions that has a token of its own, as a block of rows and of columns.
 
-    ``order`` (B,) permutes the rows so that each set is a run: set s holds rows ``order[begin[s]:end[s]]`` and the
-    compact columns ``start[s]`` .. ``stop[s] - 1``. ``spans`` (S, 4), S < B, has a row (begin, end, start, stop) for
-    each set. A token outside every set belongs to its completion alone. ``copies`` (B,) counts the completions of the
+    `order` (B,) permutes the rows so that each set is a run: set s holds rows `order[begin[s]:end[s]]` and the
+    compact columns `start[s]` .. `stop[s] - 1`. `spans` (S, 4), S < B, has a row (begin, end, start, stop) for
+    each set. A token outside every set belongs to its completion alone. `copies` (B,) counts the completions of the
     group that are identical to each row, itself included. All int64.
     """
 
@@ -44,7 +44,7 @@ def row_sets(tokens: np.ndarray, layout: RowLayout, group_size: int) -> RowSets:
     Sort the rows of each group; a set is then a run of neighbors whose common prefixes reach beyond those beside it.
 
     Cost: one reading of the tokens, then O(G log G) comparisons of rows per group, each a memory comparison that stops
-    where they part: for common prefixes of length L, O(G L log G) at worst. Where no two rows share ``FIRST_LOOK``
+    where they part: for common prefixes of length L, O(G L log G) at worst. Where no two rows share `FIRST_LOOK`
     tokens, no more columns than that are looked at.
     """
     columns = tokens.shape[1]
@@ -58,9 +58,9 @@ def row_sets(tokens: np.ndarray, layout: RowLayout, group_size: int) -> RowSets:
 def _sorted_neighbors(
     tokens: np.ndarray, layout: RowLayout, width: int, group_size: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Sort the rows of each group by their first ``width`` tokens, so that equal prefixes stand together.
+    """Sort the rows of each group by their first `width` tokens, so that equal prefixes stand together.
 
-    Returns the order and the common prefix of each row in this order with the one before it, at most ``width``, 0 at
+    Returns the order and the common prefix of each row in this order with the one before it, at most `width`, 0 at
     the first row of a group; both (B,).
     """
     rows = tokens.shape[0]
@@ -82,7 +82,7 @@ def _sorted_neighbors(
 
 
 def _narrow(tokens: np.ndarray, layout: RowLayout, width: int) -> np.ndarray:
-    """The first ``width`` real tokens of each row in the narrowest unsigned integers, (B, width), contiguous.
+    """The first `width` real tokens of each row in the narrowest unsigned integers, (B, width), contiguous.
 
     Equal numbers mean equal tokens, and behind the end of a row stands a number that no token has. Rows are sorted by
     their bytes, so the fewer bytes the faster; the ids of most vocabularies fit in two or four.
@@ -102,8 +102,8 @@ def _narrow(tokens: np.ndarray, layout: RowLayout, width: int) -> np.ndarray:
 def _runs(common: list[int]) -> list[tuple[int, int, int, int]]:
     """Maximal runs of sorted rows that share more tokens than any row beside them: (begin, end, start, stop) each.
 
-    ``common`` as from ``_sorted_neighbors``. Each run is one process set of two or more rows, with the tokens
-    ``start .. stop - 1`` that exactly its rows share. One pass with a stack of the runs that are still open.
+    `common` as from `_sorted_neighbors`. Each run is one process set of two or more rows, with the tokens
+    `start .. stop - 1` that exactly its rows share. One pass with a stack of the runs that are still open.
     """
     found = []
     open_runs: list[tuple[int, int]] = [(0, 0)]  # (stop, begin), stops ascending; the bottom is never closed
@@ -120,7 +120,7 @@ def _runs(common: list[int]) -> list[tuple[int, int, int, int]]:
 def _copies(common: np.ndarray, length: np.ndarray, order: np.ndarray, group_size: int) -> np.ndarray:
     """How many rows of its group are identical to each row: those that share all tokens of both; (B,).
 
-    ``common`` and ``length`` in the order of the sorted rows.
+    `common` and `length` in the order of the sorted rows.
     """
     same = (length[1:] == length[:-1]) & (common[1:] == length[1:])
     same[group_size - 1 :: group_size] = False  # the first row of a group has no neighbor before it
@@ -135,7 +135,7 @@ def pairwise_prefixes(tokens: torch.Tensor, lengths: torch.Tensor, group_size: i
     """Length of the common prefix of every two completions of a group, (groups, G, G) int64; with itself, its length.
 
     tokens (B, T) integers, compact; lengths (B,) int64; any device. O(groups G^2 L) comparisons for prefixes of length
-    L, in blocks of columns that hold at most ``PAIR_BLOCK_ELEMENTS`` tokens; one synchronization per block.
+    L, in blocks of columns that hold at most `PAIR_BLOCK_ELEMENTS` tokens; one synchronization per block.
     """
     rows, columns = tokens.shape
     device = tokens.device

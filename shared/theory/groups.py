@@ -1,16 +1,16 @@
 """Group mathematics: mean, standard deviation, silent groups and the advantages of GRPO, Dr. GRPO and RLOO.
 
 Shapes: rewards (..., G), the G completions of a group on the last axis; leading axes are groups. A flat batch with
-adjacent rows is ``rewards.view(-1, G)``. Torch tensors give torch tensors of the same device and dtype, numpy arrays
+adjacent rows is `rewards.view(-1, G)`. Torch tensors give torch tensors of the same device and dtype, numpy arrays
 give numpy arrays; integers and booleans give float64. Everything is computed in float64 and rounded once, at the end.
 
 A group is *silent* if its largest reward equals its smallest. Its standard deviation and advantages are then exactly
-zero. Computed naively they are not: ``[0.35] * 8`` has a float32 standard deviation of 3e-8, and an optimizer that
+zero. Computed naively they are not: `[0.35] * 8` has a float32 standard deviation of 3e-8, and an optimizer that
 normalizes its step, such as Adam, turns such remains into full steps.
 
-NaN or infinite rewards, a group of no completion and a ``ddof`` other than 0 or 1 raise ValueError.
+NaN or infinite rewards, a group of no completion and a `ddof` other than 0 or 1 raise ValueError.
 
-What follows from the solve rate and the group size alone is in ``shared.theory.closed_forms`` and can be imported from
+What follows from the solve rate and the group size alone is in `shared.theory.closed_forms` and can be imported from
 here.
 """
 
@@ -125,9 +125,9 @@ def group_mean(rewards: Tensor) -> Tensor:
 
 @_for_arrays
 def group_std(rewards: Tensor, ddof: int = 1) -> Tensor:
-    """Standard deviation of each group, (..., G) to (...): ``ddof`` 1 sample, 0 population; exactly 0 if silent.
+    """Standard deviation of each group, (..., G) to (...): `ddof` 1 sample, 0 population; exactly 0 if silent.
 
-    A group of one completion is silent, so its deviation is 0 for either ``ddof``.
+    A group of one completion is silent, so its deviation is 0 for either `ddof`.
     """
     return _std(rewards, ddof)
 
@@ -139,7 +139,7 @@ def is_silent(rewards: Tensor) -> Tensor:
 
 
 def silent_kind(rewards: Rewards, success: float = 1.0) -> SilentKind:
-    """Divide silent groups into all right (reward >= ``success``) and all wrong (below): (..., G) to two bool (...)."""
+    """Divide silent groups into all right (reward >= `success`) and all wrong (below): (..., G) to two bool (...)."""
     rewards = rewards if isinstance(rewards, Tensor) else np.asarray(rewards)
     silent = is_silent(rewards)
     right = rewards[..., 0] >= success

@@ -4,13 +4,13 @@ The process set lambda(i,t) of token t of completion i holds the completions of 
 those of completion i (Sullivan & Koller, "GRPO is Secretly a Process Reward Model", arXiv:2509.21154).
 
 Shapes: B completions = groups * G, the G completions of a group in adjacent rows; T token columns.
-``completion_ids`` (B, T) integers and ``completion_mask`` (B, T), of any dtype, nonzero on real tokens. The mask
+`completion_ids` (B, T) integers and `completion_mask` (B, T), of any dtype, nonzero on real tokens. The mask
 alone decides what is real: ids under padding do not matter, so the pad token may equal the end of sequence. Real
 tokens are counted along the row, so t is a token's rank among the real tokens of its completion: rows may be padded
 left or right, differently within one batch, or have masked tokens in between, which are then skipped in comparisons.
 
 All functions raise ValueError for arguments whose shapes do not fit, ids that are not integers, or a group size that
-is no positive integer or does not divide B. Results are on the device of ``completion_ids``.
+is no positive integer or does not divide B. Results are on the device of `completion_ids`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TreeStatistics:
     path_depth (B,) int64: intermediate sets between the root and the completion's leaf.
     intermediate_proportion (B,) float64: share of the completion's tokens in intermediate sets, 0 if it is empty.
     flat (groups,) bool: no completion of the group has an intermediate set (a trivial tree).
-    sizes (B, T) int64: |lambda(i,t)|, as from ``process_set_sizes``.
+    sizes (B, T) int64: |lambda(i,t)|, as from `process_set_sizes`.
     """
 
     path_depth: Tensor
@@ -96,7 +96,7 @@ def step_advantages(
 ) -> Tensor:
     """Step advantage A_{i,t} = (R_{i,t} - mean) / (std + eps), mean and std those of the group's rewards; (B, T).
 
-    0 on padding and, exactly, in silent groups. dtype as for ``step_rewards``. arXiv:2509.21154: with the advantages
+    0 on padding and, exactly, in silent groups. dtype as for `step_rewards`. arXiv:2509.21154: with the advantages
     a_i of the completions, the sum of A_{i,t} over a set is the sum of its a_i.
     """
     _check_rewards(rewards, completion_ids)
@@ -111,7 +111,7 @@ def step_advantages(
 
 
 def tree_statistics(completion_ids: Tensor, completion_mask: Tensor, group_size: int) -> TreeStatistics:
-    """Path depth, intermediate proportion and flatness of the groups' prefix trees; see ``TreeStatistics``.
+    """Path depth, intermediate proportion and flatness of the groups' prefix trees; see `TreeStatistics`.
 
     arXiv:2509.21154, section on the overlap of completions. The sizes alone would not do: they cannot tell a set of
     identical completions from one whose shorter completion is a prefix of the others. Cost: O(B T) beyond the sizes.
@@ -133,7 +133,7 @@ def tree_statistics(completion_ids: Tensor, completion_mask: Tensor, group_size:
 def process_sets(completion_ids: Tensor, completion_mask: Tensor) -> list[tuple[frozenset[int], int, int]]:
     """All process sets of one group with a token of their own, as (rows, start, end); for teaching and plots.
 
-    completion_ids, completion_mask (G, T). The set shares real tokens ``start .. end - 1`` of each of its rows. Ordered
+    completion_ids, completion_mask (G, T). The set shares real tokens `start .. end - 1` of each of its rows. Ordered
     by start, then by first row. Plain Python, O(G T).
     """
     _check(completion_ids, completion_mask, max(1, completion_ids.shape[0]))
@@ -233,7 +233,7 @@ def _partition_pairs(ids: Tensor, real: Tensor, group_size: int, owners: bool) -
 
 
 def _partition_rows(ids: Tensor, real: Tensor, group_size: int, owners: bool) -> _Partition:
-    """Sets from ``row_sets``, written span by span; CPU only."""
+    """Sets from `row_sets`, written span by span; CPU only."""
     rows, columns = ids.shape
     if not ids.numel():
         empty = torch.zeros(rows, columns, dtype=torch.int64)
@@ -246,9 +246,9 @@ def _partition_rows(ids: Tensor, real: Tensor, group_size: int, owners: bool) ->
 
 
 def _spread(layout: RowLayout, sets: RowSets, alone: np.ndarray, value: np.ndarray) -> Tensor:
-    """Table (B, T) of ``value`` (S,) on each set's tokens, ``alone`` on the other real tokens and 0 on padding.
+    """Table (B, T) of `value` (S,) on each set's tokens, `alone` on the other real tokens and 0 on padding.
 
-    ``alone`` (B,) in the order of the sets, or (1,).
+    `alone` (B,) in the order of the sets, or (1,).
     """
     narrow = np.min_scalar_type(max(value.max(initial=0), alone.max()))  # small while it is written piece by piece
     table = layout.real_at_left()[sets.order].view(np.uint8) * alone[:, None].astype(narrow)

@@ -1,4 +1,4 @@
-"""Where the real tokens of padded rows stand, and moving them to the left and back; for ``process_sets``."""
+"""Where the real tokens of padded rows stand, and moving them to the left and back; for `process_sets`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ SLICE_ROW = 512  # rows at least this wide are moved by one slice per row, narro
 class RowLayout:
     """A mask (B, T) of real tokens and what it says of each row; numpy.
 
-    ``first`` (B,) the first real column; ``lengths`` (B,) the number of real tokens; ``one_run`` whether no row has
-    padding between real tokens; ``at_left`` whether moreover every row begins at column 0.
+    `first` (B,) the first real column; `lengths` (B,) the number of real tokens; `one_run` whether no row has
+    padding between real tokens; `at_left` whether moreover every row begins at column 0.
     """
 
     mask: np.ndarray
@@ -41,13 +41,13 @@ class RowLayout:
         return cls(mask, first, (last + 1 - first) * nonempty, True, False)
 
     def real_at_left(self) -> np.ndarray:
-        """The mask after ``to_left``, bool (B, T)."""
+        """The mask after `to_left`, bool (B, T)."""
         if self.at_left:
             return self.mask
         return np.arange(self.mask.shape[1], dtype=np.int32) < self.lengths[:, None].astype(np.int32)
 
     def to_left(self, table: np.ndarray, width: int, dtype: np.dtype, fill: int) -> np.ndarray:
-        """The first ``width`` real entries of each row of (B, T), cast to ``dtype``, with ``fill`` behind them."""
+        """The first `width` real entries of each row of (B, T), cast to `dtype`, with `fill` behind them."""
         rows, columns = table.shape
         if self.at_left:
             moved = table[:, :width].astype(dtype, order="C")
@@ -67,7 +67,7 @@ class RowLayout:
         return moved
 
     def from_left(self, moved: np.ndarray) -> np.ndarray:
-        """The inverse of ``to_left`` as int64, for a table (B, T) that is 0 behind the lengths."""
+        """The inverse of `to_left` as int64, for a table (B, T) that is 0 behind the lengths."""
         if self.at_left:
             return moved.astype(np.int64)
         table = np.empty(moved.shape, dtype=np.int64)

@@ -1,6 +1,6 @@
 """Reading an answer to a Knights & Knaves puzzle: which role a completion gives to each name.
 
-What is read: the last ``<answer>`` block after the thinking; without one, all that follows the thinking. In it, every
+What is read: the last `<answer>` block after the thinking; without one, all that follows the thinking. In it, every
 name of the puzzle must get exactly one role, in whatever wording: "(1) Ada is a knight", "**Ada**: Knight", "Ada and
 Otto are knaves", "Knights: Ada; knaves: Otto", rows of a table, JSON. The same role stated again is fine; a
 contradiction, a missing name, or a role for somebody who is not in the puzzle leaves no answer at all.
@@ -58,7 +58,7 @@ def _roles(claims: list[Claim], names: Sequence[str]) -> dict[str, str]:
 
 
 def is_well_formed(text: str) -> bool:
-    """Whether the text is ``<think>...</think>`` and then ``<answer>...</answer>``, each once, only space around."""
+    """Whether the text is `<think>...</think>` and then `<answer>...</answer>`, each once, only space around."""
     tags = list(_EXACT_TAG.finditer(text))
     if [tag.group() for tag in tags] != ["<think>", "</think>", "<answer>", "</answer>"]:
         return False

@@ -1,7 +1,7 @@
 """What the people of a Knights & Knaves puzzle say, which roles that allows, and when two puzzles are the same.
 
-A statement is a nested tuple: ``("telling-truth", i)`` and ``("lying", i)`` say that person i is a knight or a knave;
-``("not", s)``, ``("and", s, ...)``, ``("or", s, ...)``, ``("->", s, t)`` and ``("<=>", s, t)`` combine statements (the
+A statement is a nested tuple: `("telling-truth", i)` and `("lying", i)` say that person i is a knight or a knave;
+`("not", s)`, `("and", s, ...)`, `("or", s, ...)`, `("->", s, t)` and `("<=>", s, t)` combine statements (the
 notation of the public test files). A puzzle is a tuple of statements, one for each person in order. Knights say what is
 true and knaves what is false: roles solve the puzzle when each statement is true exactly where its speaker is a knight.
 

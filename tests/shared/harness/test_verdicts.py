@@ -55,7 +55,7 @@ def judge(one: Claim, *frames: pd.DataFrame, timings: pd.DataFrame | None = None
 
 
 def normal(mean: float, n: int, seed: int = 0, spread: float = 1.0) -> np.ndarray:
-    """n values whose sample mean is exactly ``mean``."""
+    """n values whose sample mean is exactly `mean`."""
     values = np.random.default_rng(seed).normal(0, spread, n)
     return values - values.mean() + mean
 
