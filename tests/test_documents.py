@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("replications/*/README.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted(path for top in ("replications", "shared") for path in (ROOT / top).rglob("README.md")),
+]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
