@@ -20,19 +20,14 @@ import pandas as pd
 
 from shared.statistics.curves import peak_of_curves
 from shared.statistics.decisions import (
-    EQUIVALENT,
-    FAILS,
-    HOLDS,
-    LEVEL,
-    UNDECIDED,
     difference_interval,
     direction_states,
     equivalence_states,
     non_inferiority_states,
-    sign_test,
 )
 from shared.statistics.estimates import Estimate, mean_interval
 from shared.statistics.proportions import clustered_share, share
+from shared.statistics.sign_tests import EQUIVALENT, FAILS, HOLDS, LEVEL, UNDECIDED, sign_test
 from shared.statistics.times import ratio_of_times
 
 SIZES = (6, 8, 12, 20)

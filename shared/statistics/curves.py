@@ -14,8 +14,9 @@ from typing import Literal
 import numpy as np
 
 from shared.errors import ReplicationError
-from shared.statistics.decisions import LEVEL, Decision, decide_direction, difference_interval
+from shared.statistics.decisions import Decision, decide_direction, difference_interval
 from shared.statistics.estimates import DRAWS, Estimate, expanded_tail, resample_counts
+from shared.statistics.sign_tests import LEVEL
 
 INTERVAL = "joint bootstrap and held-out"
 

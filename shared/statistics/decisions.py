@@ -8,7 +8,7 @@ often each decision is wrong.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,29 +17,22 @@ import numpy as np
 from shared.errors import ReplicationError
 from shared.statistics.estimates import Estimate, student_quantile
 from shared.statistics.proportions import clopper_pearson
+from shared.statistics.sign_tests import (
+    EQUIVALENT,
+    FAILS,
+    HOLDS,
+    LEVEL,
+    UNDECIDED,
+    SignTest,
+    check_level,
+    corrected_level,
+    minimum_seeds,
+    one_per_seed,
+    sign_test,
+)
 
-HOLDS, FAILS, EQUIVALENT, UNDECIDED = "holds", "fails", "equivalent", "undecided"
-LEVEL = 0.95
-MINIMUM_SEEDS = 6  # five seeds out of five have an exact two-sided p of 0.0625
 INTERVAL = "Student's t and Hall"
 INTERVAL_UNIT = "shares won and lost"
-
-
-@dataclass(frozen=True)
-class SignTest:
-    """Seeds won, lost and tied; the exact two-sided p of wins against losses; the share won of the seeds not tied."""
-
-    wins: int
-    losses: int
-    ties: int
-    p_value: float
-    share: Estimate
-    state: str
-
-    @property
-    def n(self) -> int:
-        """Seeds, ties included."""
-        return self.wins + self.losses + self.ties
 
 
 @dataclass(frozen=True)
@@ -56,63 +49,6 @@ class Decision:
     decisive: Estimate
     reason: str
     sign: SignTest | None = None
-
-
-def minimum_seeds(level: float = LEVEL, cells: int = 1) -> int:
-    """Fewest seeds whose unanimous sign test could decide: 6 for one cell at 95 %, 8 for four; never fewer than 6."""
-    _check_level(level, cells)
-    return max(MINIMUM_SEEDS, math.ceil(1 + math.log2(cells / (1 - level)) - 1e-12))
-
-
-def corrected_level(level: float, cells: int) -> float:
-    """Level of each of `cells` intervals that keeps all of them right together at `level` (Bonferroni)."""
-    _check_level(level, cells)
-    return 1 - (1 - level) / cells
-
-
-def holm(p_values: Sequence[float]) -> np.ndarray:
-    """Holm's adjusted p-values, in the order given: reject those at most 1 - level.
-
-    Holm (1979) rejects whatever Bonferroni rejects, and sometimes more, with the same chance of any false rejection.
-    A nan stays nan and counts as one of the cells.
-    """
-    p = np.asarray(p_values, dtype=np.float64)
-    order = np.argsort(p)  # nan last
-    scaled = p[order] * np.arange(len(p), 0, -1)
-    adjusted = np.empty_like(p)
-    adjusted[order] = np.where(np.isnan(scaled), np.nan, np.minimum(1, np.fmax.accumulate(scaled)))
-    return adjusted
-
-
-def sign_test(differences: np.ndarray, level: float = LEVEL, cells: int = 1) -> SignTest:
-    """Exact two-sided sign test of differences `(n,)` paired by seed.
-
-    A tie (difference exactly 0) is no win: it is dropped from the test, reported, and stands against a decision, which
-    needs more than half of all seeds on one side; so a majority of ties never decides.  The p-value must be at most
-    (1 - level) / cells (Bonferroni; `holm` gives adjusted p-values), and at least `minimum_seeds` seeds must not be
-    tied.  `share` is wins of the seeds that are not tied, with the Clopper-Pearson interval at `level`.
-    A difference that is no number makes p and share nan and the state undecided.
-    """
-    from scipy.stats import binomtest
-
-    _check_level(level, cells)
-    differences = _vector(differences)
-    wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
-    ties = int((differences == 0).sum())
-    if np.isnan(differences).any():
-        unknown = Estimate(math.nan, math.nan, math.nan, len(differences), "Clopper-Pearson", level)
-        return SignTest(wins, losses, ties, math.nan, unknown, UNDECIDED)
-    untied = wins + losses
-    if untied == 0:
-        return SignTest(0, 0, ties, 1.0, Estimate(math.nan, 0.0, 1.0, 0, "Clopper-Pearson", level), UNDECIDED)
-    test = binomtest(wins, untied)
-    interval = test.proportion_ci(level)
-    share = Estimate(wins / untied, float(interval.low), float(interval.high), untied, "Clopper-Pearson", level)
-    significant = test.pvalue <= (1 - level) / cells * (1 + 1e-9) and untied >= minimum_seeds(level, cells)
-    state = UNDECIDED
-    if significant and 2 * max(wins, losses) > len(differences):
-        state = HOLDS if wins > losses else FAILS
-    return SignTest(wins, losses, ties, float(test.pvalue), share, state)
 
 
 def difference_interval(differences: np.ndarray, level: float = LEVEL, unit: float | None = None) -> Estimate:
@@ -339,8 +275,8 @@ def unusable(values: np.ndarray, level: float = LEVEL, cells: int = 1) -> str:
 def _prepare(
     differences: np.ndarray, margin: float, level: float, cells: int, interval: Callable[[float], Estimate]
 ) -> tuple[np.ndarray, Estimate, Estimate, str]:
-    d = _vector(differences)
-    _check_level(level, cells)
+    d = one_per_seed(differences)
+    check_level(level, cells)
     if not (math.isfinite(margin) and margin >= 0):
         raise ReplicationError(f"margin {margin:g}: give the smallest effect that matters, in the metric's unit, >= 0")
     estimate, decisive = interval(level), interval(corrected_level(level, cells))
@@ -348,18 +284,6 @@ def _prepare(
     if not undecided and math.isinf(decisive.low):
         undecided = f"all {len(d)} seeds gave the same difference, so its spread is unknown"
     return d, estimate, decisive, undecided
-
-
-def _vector(values: np.ndarray) -> np.ndarray:
-    values = np.asarray(values, dtype=np.float64)
-    if values.ndim != 1 or len(values) == 0:
-        raise ReplicationError(f"one difference per seed is wanted, at least one; the shape given is {values.shape}")
-    return values
-
-
-def _check_level(level: float, cells: int) -> None:
-    if not 0 < level < 1 or cells < 1:
-        raise ReplicationError(f"level {level:g} and {cells} cells: give a level between 0 and 1 and at least one cell")
 
 
 def _hall(quantile: float, skew: np.ndarray, n: int) -> np.ndarray:

@@ -13,18 +13,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from shared.errors import ReplicationError
-from shared.statistics.decisions import (
-    EQUIVALENT,
-    FAILS,
-    HOLDS,
-    LEVEL,
-    corrected_level,
-    minimum_seeds,
-    sign_test,
-    unusable,
-)
+from shared.statistics.decisions import unusable
 from shared.statistics.estimates import normal_quantile, student_quantile
 from shared.statistics.proportions import clopper_pearson
+from shared.statistics.sign_tests import EQUIVALENT, FAILS, HOLDS, LEVEL, corrected_level, minimum_seeds, sign_test
 
 POWER = 0.8
 MOST = 1_000_000

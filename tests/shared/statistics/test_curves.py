@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from shared.errors import ReplicationError
 from shared.statistics.curves import area_under_curve, decide_peaks, peak_of_curves
-from shared.statistics.decisions import HOLDS, UNDECIDED
+from shared.statistics.decisions import difference_interval
 from shared.statistics.estimates import resample_counts
+from shared.statistics.sign_tests import HOLDS, UNDECIDED
 
 
 def curves(seed: int, methods: int = 2, rates: int = 3, seeds: int = 8) -> np.ndarray:
@@ -62,6 +63,17 @@ def test_the_largest_of_equal_rates_is_biased_and_the_clear_peak_is_not() -> Non
     assert peaks.chosen_share[1, 2] == 1 and peaks.chosen_share[0].max() < 1
     assert peaks.chosen_share.sum(axis=1) == pytest.approx([1, 1])
     assert peaks.best[1] == 2
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=20, deadline=None)
+def test_interval_is_the_widest_of_joint_bootstrap_its_reverse_and_held_out(seed: int) -> None:
+    peaks = peak_of_curves(curves(seed, rates=4, seeds=7), draws=400)
+    estimate = peaks.difference(0, 1)
+    held_out = difference_interval(peaks.held_out[0] - peaks.held_out[1])
+    low, high = np.quantile(peaks.resampled[:, 0] - peaks.resampled[:, 1], [0.025, 0.975])
+    assert estimate.low <= min(low, 2 * estimate.value - high, held_out.low)
+    assert estimate.high >= max(high, 2 * estimate.value - low, held_out.high)
 
 
 def test_flat_against_sharp_is_rarely_called_better_though_the_largest_is_biased() -> None:

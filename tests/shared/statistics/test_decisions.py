@@ -1,4 +1,4 @@
-"""Decisions on paired differences: exact tests against their oracles, intervals against enumeration, and properties."""
+"""Decisions on paired differences: intervals against equations and enumeration, decisions against their definition."""
 
 from __future__ import annotations
 
@@ -13,36 +13,18 @@ from scipy import stats
 
 from shared.errors import ReplicationError
 from shared.statistics.decisions import (
-    EQUIVALENT,
-    FAILS,
-    HOLDS,
-    UNDECIDED,
     against_threshold,
-    corrected_level,
     decide_direction,
     difference_interval,
     direction_states,
     equivalence,
-    holm,
-    minimum_seeds,
     non_inferiority,
-    sign_test,
 )
 from shared.statistics.estimates import Estimate
+from shared.statistics.sign_tests import EQUIVALENT, FAILS, HOLDS, UNDECIDED, minimum_seeds, sign_test
 
 DIFFERENCES = st.lists(st.integers(-20, 20).map(lambda k: k / 4), min_size=2, max_size=25).map(np.array)
 SPREAD = np.array([-0.3, 0.1, -0.2, 0.25, 0.05, -0.1, 0.2, 0.0])
-
-
-@given(st.integers(0, 14), st.integers(0, 14), st.integers(0, 14))
-def test_sign_test_counts_the_outcomes_at_least_as_extreme(wins: int, losses: int, ties: int) -> None:
-    if wins + losses + ties == 0:
-        return
-    test = sign_test(np.repeat([1.0, -1.0, 0.0], [wins, losses, ties]))
-    untied = wins + losses
-    extreme = sum(math.comb(untied, k) for k in range(untied + 1) if abs(2 * k - untied) >= abs(wins - losses))
-    assert test.p_value == pytest.approx(extreme / 2**untied)
-    assert (test.wins, test.losses, test.ties, test.n) == (wins, losses, ties, wins + losses + ties)
 
 
 def test_five_of_five_never_decides_and_six_of_six_does() -> None:
@@ -63,13 +45,6 @@ def test_four_cells_need_eight_seeds() -> None:
         assert decide_direction(np.linspace(1, 1.1, n), 0.1, cells=4).state == state
 
 
-@given(st.floats(0.5, 0.999), st.integers(1, 40))
-def test_minimum_seeds_is_where_unanimity_becomes_significant(level: float, cells: int) -> None:
-    n = minimum_seeds(level, cells)
-    assert 2 * 0.5**n <= (1 - level) / cells * (1 + 1e-9)
-    assert n == 6 or 2 * 0.5 ** (n - 1) > (1 - level) / cells * (1 - 1e-9)
-
-
 @given(st.integers(6, 20), st.integers(0, 30))
 def test_a_tie_is_no_win(wins: int, ties: int) -> None:
     state = sign_test(np.repeat([1.0, 0.0], [wins, ties])).state
@@ -77,31 +52,6 @@ def test_a_tie_is_no_win(wins: int, ties: int) -> None:
     differences = np.concatenate([np.linspace(5, 6, wins), np.zeros(ties)])
     if wins <= ties:
         assert decide_direction(differences, margin=0.01).state == UNDECIDED
-
-
-@given(DIFFERENCES, st.integers(1, 6))
-def test_sign_test_turned_round_is_its_mirror_image(differences: np.ndarray, cells: int) -> None:
-    forth, back = sign_test(differences, cells=cells), sign_test(-differences, cells=cells)
-    assert forth.p_value == pytest.approx(back.p_value)
-    assert {HOLDS: FAILS, FAILS: HOLDS, UNDECIDED: UNDECIDED}[forth.state] == back.state
-    assert forth.share.low == pytest.approx(1 - back.share.high, abs=1e-9)
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
-def test_holm_rejects_what_stepping_down_rejects(p_values: list[float]) -> None:
-    adjusted = holm(p_values)
-    for level in (0.01, 0.05, 0.2):
-        rejected: set[int] = set()
-        for step, index in enumerate(np.argsort(p_values)):
-            if p_values[index] * (len(p_values) - step) > level:
-                break
-            rejected.add(int(index))
-        assert {int(i) for i in np.flatnonzero(adjusted <= level)} == rejected
-
-
-def test_holm_keeps_an_unknown_p_unknown_and_counts_it() -> None:
-    adjusted = holm([0.02, math.nan, 0.5])
-    assert adjusted[0] == pytest.approx(0.06) and math.isnan(adjusted[1])
 
 
 def test_interval_of_symmetric_values_is_student_t() -> None:
@@ -254,8 +204,6 @@ def test_data_without_seeds_and_levels_that_are_none_are_refused() -> None:
             sign_test(differences)
     with pytest.raises(ReplicationError, match="level between"):
         sign_test(SPREAD, level=95)
-    with pytest.raises(ReplicationError, match="one cell"):
-        corrected_level(0.95, 0)
 
 
 def test_against_threshold() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from shared.errors import ReplicationError
-from shared.statistics.decisions import EQUIVALENT, FAILS, HOLDS, direction_states, equivalence_states, sign_test
+from shared.statistics.decisions import direction_states, equivalence_states
 from shared.statistics.proportions import share
 from shared.statistics.seeds import (
     groups_for_share,
@@ -20,6 +20,7 @@ from shared.statistics.seeds import (
     seeds_for_sign_test,
     seeds_needed,
 )
+from shared.statistics.sign_tests import EQUIVALENT, FAILS, HOLDS, sign_test
 
 
 def sample(mean: float, spread: float = 1.0, n: int = 10) -> np.ndarray:
