@@ -135,8 +135,9 @@ def _best_seeds(frame: pd.DataFrame) -> pd.Series:
 def _mean_estimates(values: pd.Series) -> pd.DataFrame:
     """Mean over seeds with its 95 % interval for each cell: columns value, low, high, n."""
     cells = values.groupby(level=values.index.names[:-1])
+    columns = ["value", "low", "high", "n"]
     return pd.DataFrame(
-        {cell: mean_interval(group.to_numpy(), draws=DRAWS)._asdict() for cell, group in cells}
+        {cell: mean_interval(group.to_numpy(), draws=DRAWS)[: len(columns)] for cell, group in cells}, index=columns
     ).T.rename_axis(values.index.names[:-1])
 
 

@@ -11,6 +11,7 @@ so that the same values always give the same interval.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
@@ -24,20 +25,19 @@ SMALL_SAMPLE = 10  # below this, resampling sees too few distinct values and the
 
 
 class Estimate(NamedTuple):
-    """A value, the ends of its interval, and the number of independent values behind it.
+    """A value, the ends of its interval, the number of independent values behind it, and the interval's kind and level.
 
-    The fields are floats for one sample and arrays for many samples treated in one call.
+    `value`, `low` and `high` are floats for one sample and arrays for many samples treated in one call.  `kind` names
+    the method of the interval ("Student's t", "bootstrap", "Wilson"); it is empty where there is no interval, or where
+    `low` and `high` are ends of another sort of range.
     """
 
     value: float | np.ndarray
     low: float | np.ndarray
     high: float | np.ndarray
     n: int
-
-    @property
-    def conclusive(self) -> bool:
-        """Whether both ends of the interval are finite numbers."""
-        return bool(np.all(np.isfinite(self.low)) and np.all(np.isfinite(self.high)))
+    kind: str = ""
+    level: float = 0.95
 
 
 def default_generator() -> np.random.Generator:
@@ -57,22 +57,25 @@ def mean_interval(
     are resampled with the same seeds.  Fewer than 10 seeds: Student's t interval.  From 10 on: percentile bootstrap
     with expanded percentiles, `alpha' = Phi(-sqrt(n / (n - 1)) t_{n-1})`, which removes the plain percentile
     bootstrap's narrowness (Hesterberg 2015, "What Teachers Should Know About the Bootstrap", section 5.3).
-    One seed: `(-inf, inf)`; none: nan.  Time grows as `draws * n` per sample, memory as `draws * n` up to 160 MB.
+    A description, not a decision: on skewed or yes-or-no values of few seeds it covers less than its level (measured
+    in `calibration.py`); `difference_interval` decides.  One seed: `(-inf, inf)`; none: nan; a nan gives nan.
+    Time grows as `draws * n` per sample, memory as `draws * n` up to 160 MB.
     """
     values = np.asarray(values, dtype=np.float64)
     n = values.shape[-1]
     if n == 0:
         empty = np.full(values.shape[:-1], np.nan)
-        return _estimate(empty, empty, empty, 0)
+        return _estimate(empty, empty, empty, 0, "", level)
     mean = values.mean(axis=-1)
     if n == 1:
-        return _estimate(mean, np.full_like(mean, -np.inf), np.full_like(mean, np.inf), 1)
+        unknown = np.where(np.isnan(mean), np.nan, np.inf)
+        return _estimate(mean, -unknown, unknown, 1, "", level)
     if n < SMALL_SAMPLE:
-        half_width = _student_quantile(level, n) * values.std(axis=-1, ddof=1) / math.sqrt(n)
-        return _estimate(mean, mean - half_width, mean + half_width, n)
-    tail = _expanded_tail(level, n)
+        half_width = student_quantile(level, n - 1) * values.std(axis=-1, ddof=1) / math.sqrt(n)
+        return _estimate(mean, mean - half_width, mean + half_width, n, "Student's t", level)
+    tail = expanded_tail(level, n)
     if n <= MANY_SEEDS:
-        counts = _counts(n, draws, generator)
+        counts = resample_counts(n, draws, generator)
         flat = values.reshape(-1, n)
         size = max(1, BLOCK // draws)
         blocks = [flat[start : start + size] for start in range(0, len(flat), size)]
@@ -83,30 +86,7 @@ def mean_interval(
         resampled = bootstrap(values, lambda sample: sample.mean(axis=-1), draws, generator)
         low, high = np.quantile(resampled, [tail, 1 - tail], axis=0)
     # Averaging equal numbers may round away from them; the interval must contain the mean whatever the rounding.
-    return _estimate(mean, np.minimum(low, mean), np.maximum(high, mean), n)
-
-
-def interquartile_mean(
-    values: np.ndarray,
-    level: float = 0.95,
-    draws: int = DRAWS,
-    generator: np.random.Generator | None = None,
-) -> Estimate:
-    """Mean of the middle half of the seeds, with the same kind of interval as `mean_interval`.
-
-    `values`: `(..., n)`, seeds on the last axis; the lowest and the highest `floor(n / 4)` are left out (Agarwal
-    et al. 2021, section 4.3).  Fewer than 4 seeds leave nothing out, and fewer than 10 give an infinite interval,
-    because nothing as simple as Student's t holds for a trimmed mean of so few.
-    """
-    values = np.asarray(values, dtype=np.float64)
-    n = values.shape[-1]
-    middle = _middle_mean(values) if n else np.full(values.shape[:-1], np.nan)
-    if n < SMALL_SAMPLE:
-        unknown = np.full_like(middle, np.inf if n else np.nan)
-        return _estimate(middle, -unknown, unknown, n)
-    tail = _expanded_tail(level, n)
-    low, high = np.quantile(bootstrap(values, _middle_mean, draws, generator), [tail, 1 - tail], axis=0)
-    return _estimate(middle, low, high, n)
+    return _estimate(mean, np.minimum(low, mean), np.maximum(high, mean), n, "bootstrap", level)
 
 
 def wilson_interval(k: float, n: int, level: float = 0.95) -> Estimate:
@@ -115,15 +95,18 @@ def wilson_interval(k: float, n: int, level: float = 0.95) -> Estimate:
     `k` may be fractional (a tie counts one half).  `n = 0` gives `(nan, 0, 1)`: nothing is known.
     """
     if n == 0:
-        return Estimate(math.nan, 0.0, 1.0, 0)
+        return Estimate(math.nan, 0.0, 1.0, 0, "Wilson", level)
+    if math.isnan(k):
+        return Estimate(math.nan, math.nan, math.nan, n, "Wilson", level)
     if not 0 <= k <= n:
         raise ValueError(f"{k} successes in {n} trials")
-    z = _normal_quantile(level)
+    z = normal_quantile(level)
     share = k / n
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
     half_width = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     # At 0 and n successes one end equals the share itself; rounding must not push it past.
-    return Estimate(share, min(max(0.0, centre - half_width), share), max(min(1.0, centre + half_width), share), n)
+    low, high = min(max(0.0, centre - half_width), share), max(min(1.0, centre + half_width), share)
+    return Estimate(share, low, high, n, "Wilson", level)
 
 
 def paired_difference(
@@ -145,20 +128,23 @@ def unpaired_difference(x: np.ndarray, y: np.ndarray, level: float = 0.95) -> Es
 
     Returns `min(n, m)` as n; fewer than two values on either side give an infinite interval.
     """
+    from scipy.stats import ttest_ind
+
     x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     n = min(len(x), len(y))
     if n == 0:
-        return Estimate(math.nan, math.nan, math.nan, 0)
+        return Estimate(math.nan, math.nan, math.nan, 0, "", level)
     difference = float(x.mean() - y.mean())
     if n == 1:
-        return Estimate(difference, -math.inf, math.inf, 1)
-    variance_x, variance_y = x.var(ddof=1) / len(x), y.var(ddof=1) / len(y)
-    variance = variance_x + variance_y
-    if variance == 0:
-        return Estimate(difference, difference, difference, n)
-    freedom = variance**2 / (variance_x**2 / (len(x) - 1) + variance_y**2 / (len(y) - 1))
-    half_width = _student_quantile(level, freedom + 1) * math.sqrt(variance)
-    return Estimate(difference, difference - half_width, difference + half_width, n)
+        unknown = math.nan if math.isnan(difference) else math.inf
+        return Estimate(difference, -unknown, unknown, 1, "", level)
+    if np.ptp(x) == 0 == np.ptp(y):  # no variance, no t statistic
+        return Estimate(difference, difference, difference, n, "Welch's t", level)
+    with warnings.catch_warnings():
+        # One sample may be constant: its variance is 0, which scipy reports as lost precision.
+        warnings.filterwarnings("ignore", "Precision loss", RuntimeWarning)
+        interval = ttest_ind(x, y, equal_var=False).confidence_interval(level)
+    return Estimate(difference, float(interval.low), float(interval.high), n, "Welch's t", level)
 
 
 def probability_of_improvement(
@@ -175,14 +161,17 @@ def probability_of_improvement(
     Otherwise they are independent samples `(n,)` and `(m,)`, every pair is compared and n is `min(n, m)`.
     The interval is the percentile bootstrap's, widened where it is narrower to the score interval (Wilson's for pairs,
     Newcombe 2006, method 5, for two samples): where X wins every time, resampling returns the single point 1 and
-    would call five wins out of five a certainty.  Memory grows as `n * m` when unpaired.
+    would call five wins out of five a certainty.  A value that is no number beats nothing and loses to nothing: the
+    estimate is nan.  Memory grows as `n * m` when unpaired.
     """
     x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if paired and len(x) != len(y):
         raise ValueError(f"paired samples of different length: {len(x)} and {len(y)}")
     n = min(len(x), len(y))
     if n == 0:
-        return Estimate(math.nan, 0.0, 1.0, 0)
+        return Estimate(math.nan, 0.0, 1.0, 0, "", level)
+    if np.isnan(x).any() or np.isnan(y).any():
+        return Estimate(math.nan, math.nan, math.nan, n, "", level)
     tail = (1 - level) / 2
     generator = generator or default_generator()
     if paired:
@@ -198,7 +187,7 @@ def probability_of_improvement(
         low, high = _area_score_interval(value, len(x), len(y), level)
         score = Estimate(value, low, high, n)
     low, high = np.quantile(resampled, [tail, 1 - tail])
-    return Estimate(value, min(float(low), score.low), max(float(high), score.high), n)
+    return Estimate(value, min(float(low), score.low), max(float(high), score.high), n, "bootstrap and score", level)
 
 
 def k_seed_mean_distribution(
@@ -253,7 +242,7 @@ def bootstrap(
     return np.concatenate(results)
 
 
-def _counts(n: int, draws: int, generator: np.random.Generator | None) -> np.ndarray:
+def resample_counts(n: int, draws: int, generator: np.random.Generator | None = None) -> np.ndarray:
     """How often each of n values is drawn in each resample, `(draws, n)`; kept for the fixed default generator."""
     return _default_counts(n, draws) if generator is None else _draw_counts(n, draws, generator)
 
@@ -269,15 +258,10 @@ def _draw_counts(n: int, draws: int, generator: np.random.Generator) -> np.ndarr
     return np.bincount(drawn, minlength=draws * n).reshape(draws, n).astype(np.float64)
 
 
-def _estimate(value: np.ndarray, low: np.ndarray, high: np.ndarray, n: int) -> Estimate:
+def _estimate(value: np.ndarray, low: np.ndarray, high: np.ndarray, n: int, kind: str, level: float) -> Estimate:
     if np.ndim(value) == 0:
-        return Estimate(float(value), float(low), float(high), n)
-    return Estimate(np.asarray(value), np.asarray(low), np.asarray(high), n)
-
-
-def _middle_mean(values: np.ndarray) -> np.ndarray:
-    n = values.shape[-1]
-    return np.sort(values, axis=-1)[..., n // 4 : n - n // 4].mean(axis=-1)
+        return Estimate(float(value), float(low), float(high), n, kind, level)
+    return Estimate(np.asarray(value), np.asarray(low), np.asarray(high), n, kind, level)
 
 
 def _wins(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -300,7 +284,7 @@ def _resampled_wins(wins: np.ndarray, draws: int, generator: np.random.Generator
 
 def _area_score_interval(value: float, n: int, m: int, level: float) -> tuple[float, float]:
     """Newcombe (2006), method 5: all theta with `|value - theta| <= z sqrt(V(theta))`, V of Hanley and McNeil."""
-    z = _normal_quantile(level)
+    z = normal_quantile(level)
     pairs = (n + m) / 2 - 1
 
     def excess(theta: float) -> float:
@@ -319,19 +303,22 @@ def _bisect(excess: Callable[[float], float], outside: float, inside: float) -> 
     return outside
 
 
-def _normal_quantile(level: float) -> float:
+def normal_quantile(level: float) -> float:
+    """Half width, in standard errors, of the two-sided normal interval at `level`."""
     from scipy.special import ndtri
 
     return float(ndtri(0.5 + level / 2))
 
 
-def _student_quantile(level: float, n: float) -> float:
+def student_quantile(level: float, freedom: float) -> float:
+    """Half width, in standard errors, of the two-sided Student's t interval at `level` with `freedom` degrees."""
     from scipy.special import stdtrit
 
-    return float(stdtrit(n - 1, 0.5 + level / 2))
+    return float(stdtrit(freedom, 0.5 + level / 2))
 
 
-def _expanded_tail(level: float, n: int) -> float:
+def expanded_tail(level: float, n: int) -> float:
+    """Tail probability of the percentile bootstrap of n values that undoes its narrowness (Hesterberg 2015)."""
     from scipy.special import ndtr
 
-    return float(ndtr(-math.sqrt(n / (n - 1)) * _student_quantile(level, n)))
+    return float(ndtr(-math.sqrt(n / (n - 1)) * student_quantile(level, n - 1)))

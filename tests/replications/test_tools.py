@@ -108,7 +108,7 @@ def test_diagnose_as_json_and_from_its_directory(replicate: Run, log: Path) -> N
     code, out, _ = replicate("diagnose", log.parent, "--json")
     d = json.loads(out)
     assert code == 0 and d["groups"] == 200 and d["group_size"] == 8
-    assert set(d["shares"]["silent"]) == {"value", "low", "high", "n"}
+    assert set(d["shares"]["silent"]) == {"value", "low", "high", "n", "kind", "level"}
     assert d["sizes"][0]["group_size"] == 2 and len(d["parts"]) == 5 and d["entropy"]["change"]["high"] < 0
 
 
@@ -118,6 +118,8 @@ def test_json_holds_only_what_json_can() -> None:
         "low": None,
         "high": None,
         "n": 3,
+        "kind": "",
+        "level": 0.95,
     }
 
 

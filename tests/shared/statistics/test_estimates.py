@@ -11,7 +11,6 @@ from scipy import stats
 from shared.statistics.estimates import (
     Estimate,
     bootstrap,
-    interquartile_mean,
     k_seed_mean_distribution,
     mean_interval,
     paired_difference,
@@ -50,9 +49,7 @@ def test_few_values_give_student_t() -> None:
 
 def test_one_value_is_no_certainty() -> None:
     assert mean_interval(np.array([0.3])) == Estimate(0.3, -math.inf, math.inf, 1)
-    assert not mean_interval(np.array([0.3])).conclusive
     assert math.isnan(mean_interval(np.array([])).value)
-    assert interquartile_mean(np.array([0.3])).high == math.inf
     assert paired_difference(np.array([1.0]), np.array([0.0])).low == -math.inf
     assert unpaired_difference(np.array([1.0]), np.array([0.0, 1.0])).low == -math.inf
     single = probability_of_improvement(np.array([1.0]), np.array([0.0]))
@@ -94,21 +91,9 @@ def test_wilson_matches_scipy(k: int, n: int) -> None:
 
 
 def test_wilson_of_nothing_and_of_nonsense() -> None:
-    assert wilson_interval(0, 0)[1:] == (0.0, 1.0, 0)
+    assert wilson_interval(0, 0)[1:4] == (0.0, 1.0, 0)
     with pytest.raises(ValueError, match="11 successes"):
         wilson_interval(11, 10)
-
-
-def test_interquartile_mean_is_the_trimmed_mean_and_ignores_an_outlier() -> None:
-    values = np.random.default_rng(0).normal(size=41)
-    assert interquartile_mean(values).value == pytest.approx(stats.trim_mean(values, 0.25))
-    values[0] = 1e9
-    assert abs(interquartile_mean(values).value) < 1
-
-
-def test_interquartile_mean_covers() -> None:
-    samples = np.random.default_rng(5).normal(size=(1000, 24))
-    assert coverage(interquartile_mean(samples, draws=1000), 0.0) == pytest.approx(0.95, abs=0.03)
 
 
 def test_probability_of_improvement_counts_ties_as_half() -> None:
@@ -159,6 +144,23 @@ def test_improvement_one_way_is_worsening_the_other_way() -> None:
 def test_paired_samples_must_be_as_long_as_each_other() -> None:
     with pytest.raises(ValueError, match="different length: 3 and 2"):
         probability_of_improvement(np.zeros(3), np.zeros(2))
+
+
+def test_a_value_that_is_no_number_makes_the_estimate_unknown() -> None:
+    x, y = np.array([1.0, 2.0, math.nan, 4.0]), np.array([0.0, 1.0, 2.0, 3.0])
+    estimates = [probability_of_improvement(a, b, paired) for a, b in ((x, y), (y, x)) for paired in (True, False)]
+    estimates += [mean_interval(x), mean_interval(x[2:3]), mean_interval(np.tile(x, 5)), paired_difference(x, y)]
+    estimates += [unpaired_difference(x, y), unpaired_difference(x[2:3], y), wilson_interval(math.nan, 3)]
+    for estimate in estimates:
+        assert np.isnan([estimate.value, estimate.low, estimate.high]).all()
+
+
+def test_estimates_say_what_kind_of_interval_theirs_is() -> None:
+    values = np.random.default_rng(0).normal(size=12)
+    assert mean_interval(values[:9], 0.9)[3:] == (9, "Student's t", 0.9)
+    assert mean_interval(values)[3:] == (12, "bootstrap", 0.95)
+    assert unpaired_difference(values, values)[3:] == (12, "Welch's t", 0.95)
+    assert wilson_interval(3, 4, 0.5)[3:] == (4, "Wilson", 0.5)
 
 
 def test_pairing_removes_what_the_seeds_share() -> None:
