@@ -46,6 +46,7 @@ def test_four_cells_need_eight_seeds() -> None:
 
 
 @given(st.integers(6, 20), st.integers(0, 30))
+@settings(deadline=None)
 def test_a_tie_is_no_win(wins: int, ties: int) -> None:
     state = sign_test(np.repeat([1.0, 0.0], [wins, ties])).state
     assert state == (HOLDS if wins > ties else UNDECIDED)
@@ -73,6 +74,7 @@ def test_interval_of_skewed_values_solves_hall_s_equation() -> None:
 
 
 @given(DIFFERENCES, st.floats(-5, 5), st.floats(0.1, 10))
+@settings(deadline=None)
 def test_interval_contains_the_mean_shifts_scales_and_mirrors(values: np.ndarray, shift: float, scale: float) -> None:
     values = np.append(values, 7.5)  # never -1, 0 and 1 only
     estimate = difference_interval(values)
@@ -84,6 +86,7 @@ def test_interval_contains_the_mean_shifts_scales_and_mirrors(values: np.ndarray
 
 
 @given(DIFFERENCES)
+@settings(deadline=None)
 def test_interval_widens_with_its_level(values: np.ndarray) -> None:
     narrow, wide = difference_interval(values, 0.9), difference_interval(values, 0.95)
     assert wide.low <= narrow.low + 1e-12 and narrow.high <= wide.high + 1e-12
@@ -114,7 +117,7 @@ def test_without_spread_nothing_is_decided_unless_the_outcomes_are_yes_or_no() -
 
 
 @given(DIFFERENCES, st.floats(0, 3), st.integers(1, 5), st.sampled_from(["margin", "zero"]))
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_direction_follows_from_interval_and_signs(d: np.ndarray, margin: float, cells: int, beyond: str) -> None:
     decision = decide_direction(d, margin, cells=cells, beyond=beyond)
     low, high, mean = decision.decisive.low, decision.decisive.high, decision.decisive.value
@@ -133,6 +136,7 @@ def test_direction_follows_from_interval_and_signs(d: np.ndarray, margin: float,
 
 
 @given(DIFFERENCES, st.floats(0, 3))
+@settings(deadline=None)
 def test_direction_turned_round_is_its_mirror_image(d: np.ndarray, margin: float) -> None:
     mirror = {HOLDS: FAILS, FAILS: HOLDS, EQUIVALENT: EQUIVALENT, UNDECIDED: UNDECIDED}
     for beyond in ("margin", "zero"):

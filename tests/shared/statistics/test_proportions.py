@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -15,6 +15,7 @@ from shared.statistics.proportions import clustered_share, share
 
 
 @given(st.integers(1, 60).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))), st.floats(0.5, 0.99))
+@settings(deadline=None)
 def test_share_is_scipy_s(counts: tuple[int, int], level: float) -> None:
     k, n = counts
     for exact, method in ((False, "wilson"), (True, "exact")):

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.errors import ReplicationError
@@ -16,6 +16,7 @@ DIFFERENCES = st.lists(st.integers(-2, 2).map(float), min_size=1, max_size=25).m
 
 
 @given(st.integers(0, 14), st.integers(0, 14), st.integers(0, 14))
+@settings(deadline=None)
 def test_sign_test_counts_the_outcomes_at_least_as_extreme(wins: int, losses: int, ties: int) -> None:
     if wins + losses + ties == 0:
         return
@@ -27,6 +28,7 @@ def test_sign_test_counts_the_outcomes_at_least_as_extreme(wins: int, losses: in
 
 
 @given(st.floats(0.5, 0.999), st.integers(1, 40))
+@settings(deadline=None)
 def test_minimum_seeds_is_where_unanimity_becomes_significant(level: float, cells: int) -> None:
     n = minimum_seeds(level, cells)
     assert 2 * 0.5**n <= (1 - level) / cells * (1 + 1e-9)
@@ -34,6 +36,7 @@ def test_minimum_seeds_is_where_unanimity_becomes_significant(level: float, cell
 
 
 @given(DIFFERENCES, st.integers(1, 6))
+@settings(deadline=None)
 def test_sign_test_turned_round_is_its_mirror_image(differences: np.ndarray, cells: int) -> None:
     forth, back = sign_test(differences, cells=cells), sign_test(-differences, cells=cells)
     assert forth.p_value == pytest.approx(back.p_value)
@@ -42,6 +45,7 @@ def test_sign_test_turned_round_is_its_mirror_image(differences: np.ndarray, cel
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+@settings(deadline=None)
 def test_holm_rejects_what_stepping_down_rejects(p_values: list[float]) -> None:
     adjusted = holm(p_values)
     for level in (0.01, 0.05, 0.2):

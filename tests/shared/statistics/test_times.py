@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.errors import ReplicationError
@@ -32,6 +32,7 @@ def test_first_step_at_the_threshold() -> None:
 
 
 @given(TIMES, st.integers(1, 250))
+@settings(deadline=None)
 def test_restricted_mean_is_the_area_above_the_share_of_runs_at_the_threshold(times: np.ndarray, horizon: int) -> None:
     area = sum(np.mean(times > step) for step in range(horizon))  # whole steps: the share is constant in between
     estimate = restricted_mean_time(times, horizon)
@@ -49,6 +50,7 @@ def test_a_run_that_never_learns_counts_as_the_whole_horizon() -> None:
 
 
 @given(TIMES, st.integers(0, 10))
+@settings(deadline=None)
 def test_ratio_turned_round_is_its_inverse(times: np.ndarray, seed: int) -> None:
     other = np.random.default_rng(seed).permutation(times) + 3
     forth, back = (ratio_of_times(*pair, 150, draws=300) for pair in ((times, other), (other, times)))
