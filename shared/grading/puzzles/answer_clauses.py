@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from shared.grading.puzzles.answer_phrases import FARTHEST, OTHER, NoAnswerError, Phrases
 from shared.grading.puzzles.answer_tokens import Clause
-from shared.puzzles import answer_words as words
+from shared.grading.puzzles import answer_words as words
 
 _ALL = 1 << 30  # more names than any puzzle has
 

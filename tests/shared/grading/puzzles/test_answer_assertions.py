@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from shared.puzzles import answer_words
+from shared.grading.puzzles import answer_words
 
 from shared.grading.puzzles.answers import parse_answer
 
