@@ -6,18 +6,17 @@ few seeds and steps fit on two cores; what they leave undecided, `training-small
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from datasets import Dataset
 
 from replications.grpo_sg.training_metrics import run_rows
+from shared.grading.rewards import RewardFunction
 from shared.harness.jobs import JobContext, Row, row
 from shared.models import catalog
-from shared.models.evaluation import greedy_accuracy
 from shared.tasks import load_task
-from shared.training.run import passes, run_training
+from shared.training.comparison import accuracies, run_method
 from shared.training.settings import trainer_settings
 
 APART = ("model", "steps")
@@ -61,52 +60,37 @@ def comparison_rows(
     tokenizer: Any,
     train: Dataset,
     sets: Mapping[str, Dataset],
-    rewards: list[Callable[..., list[float]]],
-    **evaluation: Any,
+    rewards: list[RewardFunction],
 ) -> list[Row]:
     """Train `model` by `settings["method"]` on `settings["rollouts"]` rollouts; everything measured.
 
     By step (rollouts): `<set>_accuracy`, greedy, of every set. Without step: `final_<set>_accuracy`, of the first set
     also `final_accuracy` and `mean_accuracy` over all looks, and everything of `training_metrics.run_rows`.
-    `evaluation`: further arguments of `greedy_accuracy`.
     """
-
-    def look(policy: Any, _: int = 0) -> dict[str, float]:
-        return {
-            name: greedy_accuracy(
-                policy,
-                tokenizer,
-                problems,
-                rewards,
-                max_new_tokens=settings["max_new_tokens"],
-                batch_size=settings["eval_batch_size"],
-                precision=settings["precision"],
-                **evaluation,
-            ).estimate.value
-            for name, problems in sets.items()
-        }
-
-    chosen = trainer_settings(settings, APART)
-    repeats = passes(chosen)
-    run = run_training(
-        {**chosen, "steps": settings["rollouts"] * repeats},
+    look = accuracies(
+        tokenizer,
+        sets,
+        rewards,
+        max_new_tokens=settings["max_new_tokens"],
+        batch_size=settings["eval_batch_size"],
+        precision=settings["precision"],
+    )
+    run = run_method(
+        trainer_settings(settings, APART),
         seed,
+        (model, tokenizer),
         train,
         rewards,
+        look,
+        rollouts=settings["rollouts"],
+        eval_every=settings["eval_every"],
         directory=context.directory,
-        model=model,
-        tokenizer=tokenizer,
-        observe=look,
-        observe_every=settings["eval_every"] * repeats,
         progress=context.progress,
     )
-    looks = {step // repeats: seen for step, seen in run.observations}
-    if not looks:
-        looks = {settings["rollouts"]: look(run.model)}
-    first, last = next(iter(sets)), looks[max(looks)]
-    rows = [row(f"{name}_accuracy", value, step) for step, seen in looks.items() for name, value in seen.items()]
-    rows += [row(f"final_{name}_accuracy", value) for name, value in last.items()]
-    rows.append(row("final_accuracy", last[first]))
-    rows.append(row("mean_accuracy", statistics.fmean(seen[first] for seen in looks.values())))
+    looks = zip(*run.curves.values(), strict=True)
+    rows = [row(name, value, step) for seen in looks for name, (step, value) in zip(run.curves, seen, strict=True)]
+    rows += [row(f"final_{name}", run.final(name)) for name in run.curves]
+    first = next(iter(run.curves))
+    rows += [row("final_accuracy", run.final(first)), row("mean_accuracy", run.mean(first))]
     planned = settings["rollouts"] * settings["prompts_per_step"] * settings["group_size"]
     return rows + run_rows(run.history, planned, max(1, settings["eval_every"]))

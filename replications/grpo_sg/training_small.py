@@ -29,7 +29,8 @@ from shared.harness.jobs import JobContext, Row, row
 from shared.models import catalog
 from shared.models.small_transformer import PROBE, answers, encode, problems, small_start
 from shared.tasks.addition import addition_reward
-from shared.training.run import passes, run_training
+from shared.training.comparison import MethodRun, run_method
+from shared.training.run import passes
 from shared.training.settings import trainer_settings
 
 SETS = ("held_out", "train", "longer")
@@ -39,21 +40,15 @@ SELECTION = 1000
 
 
 @dataclass(frozen=True)
-class SmallRun:
+class SmallRun(MethodRun):
     """One training run of the small transformer.
 
-    `curves`: metric name to [(rollout, value)]. `solved` (N,): which problems of all sets the greedy answer solves at
-    the end; `probabilities` (N,): of sampling their right answers.
+    `solved` (N,): which problems of all sets the greedy answer solves at the end; `probabilities` (N,): of sampling
+    their right answers.
     """
 
-    curves: dict[str, list[tuple[int, float]]]
-    history: list[dict[str, Any]]
     solved: np.ndarray
     probabilities: np.ndarray
-
-    def final(self, name: str) -> float:
-        """The last value of a curve."""
-        return self.curves[name][-1][1]
 
 
 def small_run(
@@ -75,34 +70,29 @@ def small_run(
     if shift:
         shift_head(model, shift)
     chosen = trainer_settings(settings, APART)
-    repeats = passes(chosen)
-    rollouts = settings["rollouts"] if settings["equal"] == "samples" else settings["rollouts"] // repeats
+    repeats = 1 if settings["equal"] == "samples" else passes(chosen)
 
-    def look(policy: Any, _: int) -> dict[str, float]:
+    def look(policy: Any) -> dict[str, float]:
         found = {name: answers(policy, *part) for name, part in parts.items()}
         seen = {f"{name}_accuracy": solved.mean() for name, (solved, _) in found.items()}
         return {**seen, "held_out_solve_rate": found["held_out"][1].mean()}
 
     with tempfile.TemporaryDirectory(prefix="small-run-") as scratch:
-        run = run_training(
-            {**chosen, "steps": rollouts * repeats},
+        run = run_method(
+            chosen,
             seed if sampling_seed is None else sampling_seed,
+            (model, tokenizer),
             data.train,
             [addition_reward],
+            look,
+            rollouts=settings["rollouts"] // repeats,
+            eval_every=settings["eval_every"],
             directory=scratch,
-            model=model,
-            tokenizer=tokenizer,
-            observe=look,
-            observe_every=settings["eval_every"] * repeats,
             progress=progress,
         )
-    # A last look that falls on the same step as a regular one is the same look.
-    looks = dict(run.observations)
-    names = next(iter(looks.values()))
-    curves = {name: [(step // repeats, float(seen[name])) for step, seen in looks.items()] for name in names}
     final = [answers(run.model.eval(), *parts[name]) for name in SETS]
     solved, probabilities = (np.concatenate(values) for values in zip(*final, strict=True))
-    return SmallRun(curves, run.history, solved, probabilities)
+    return SmallRun(**vars(run), solved=solved, probabilities=probabilities)
 
 
 def planned_completions(settings: Mapping[str, Any]) -> int:
@@ -113,16 +103,15 @@ def planned_completions(settings: Mapping[str, Any]) -> int:
 def small_rows(run: SmallRun, settings: Mapping[str, Any]) -> list[Row]:
     """The rows of one run: its curves by rollout, their summaries, and those of `run_rows`."""
     rows = [row(name, value, step) for name, curve in run.curves.items() for step, value in curve]
-    values = [value for _, value in run.curves["held_out_accuracy"]]
     rows += [
-        row("start_accuracy", values[0]),
-        row("final_accuracy", values[-1]),
-        row("mean_accuracy", statistics.fmean(values)),
-        row("peak_accuracy", max(values)),
+        row("start_accuracy", run.values("held_out_accuracy")[0]),
+        row("final_accuracy", run.final("held_out_accuracy")),
+        row("mean_accuracy", run.mean("held_out_accuracy")),
+        row("peak_accuracy", run.peak("held_out_accuracy")[1]),
         row("final_solve_rate", run.final("held_out_solve_rate")),
         row("final_train_accuracy", run.final("train_accuracy")),
         row("final_longer_accuracy", run.final("longer_accuracy")),
-        row("longer_change", run.final("longer_accuracy") - run.curves["longer_accuracy"][0][1]),
+        row("longer_change", run.final("longer_accuracy") - run.values("longer_accuracy")[0]),
     ]
     return rows + run_rows(run.history, planned_completions(settings), settings["eval_every"])
 
@@ -243,7 +232,7 @@ def sensitivity(settings: dict[str, Any], seed: int, context: JobContext) -> lis
 
 def distances(one: SmallRun, other: SmallRun) -> dict[str, float]:
     """How far apart two runs are: `curve_distance`, `policy_distance`, `solved_changed`, `accuracy_change`."""
-    curves = (np.array(run.curves["held_out_solve_rate"])[:, 1] for run in (one, other))
+    curves = (np.array(run.values("held_out_solve_rate")) for run in (one, other))
     return {
         "curve_distance": float(np.abs(np.subtract(*curves)).mean()),
         "policy_distance": float(np.abs(one.probabilities - other.probabilities).mean()),

@@ -11,10 +11,10 @@ from trl import GRPOTrainer
 from shared.errors import ReplicationError
 from shared.harness.jobs import JobContext, Row, row
 from shared.models import catalog
-from shared.models.evaluation import greedy_accuracy
 from shared.tasks import load_task
+from shared.training.comparison import accuracies, run_method
 from shared.training.group_log import read_group_log
-from shared.training.run import run_training
+from shared.training.run import passes, run_training
 from shared.training.settings import trainer_settings
 from shared.training.trainer import OneContextGRPOTrainer, TokenWeightedGRPOTrainer
 from synthetic.binary_tree import BinaryTree
@@ -97,40 +97,35 @@ def training(settings: dict[str, Any], seed: int, context: JobContext) -> list[R
     under the curve), and by step `reward`, `grad_norm`, `entropy`, `silent_share`.
     """
     train, validation, rewards = _data(settings, seed)
-    model, tokenizer = catalog.load(settings["model"])
-
-    def accuracy(model: Any, _: int) -> dict[str, float]:
-        result = greedy_accuracy(
-            model,
-            tokenizer,
-            validation,
+    start = catalog.load(settings["model"])
+    chosen = trainer_settings(settings, ("model", "steps"))
+    run = run_method(
+        chosen,
+        seed,
+        start,
+        train,
+        rewards,
+        accuracies(
+            start[1],
+            {"validation": validation},
             rewards,
             max_new_tokens=settings["max_new_tokens"],
             batch_size=settings["eval_batch_size"],
             precision=settings["precision"],
-        )
-        return {"accuracy": result.estimate.value}
-
-    run = run_training(
-        trainer_settings(settings),
-        seed,
-        train,
-        rewards,
+        ),
+        rollouts=settings["steps"] // passes(chosen),
+        eval_every=settings["eval_every"],
         directory=context.directory,
-        model=model,
-        tokenizer=tokenizer,
-        observe=accuracy,
-        observe_every=settings["eval_every"],
         progress=context.progress,
     )
-    curve = [(step, seen["accuracy"]) for step, seen in run.observations]
-    peak = max(value for _, value in curve)
-    rows = [row("validation_accuracy", value, step) for step, value in curve]
+    name = "validation_accuracy"
+    step, peak = run.peak(name)
+    rows = [row(name, value, step) for step, value in run.curves[name]]
     rows += [
         row("peak_accuracy", peak),
-        row("steps_to_peak", next(step for step, value in curve if value == peak)),
-        row("final_accuracy", curve[-1][1]),
-        row("mean_accuracy", statistics.fmean(value for _, value in curve)),
+        row("steps_to_peak", step),
+        row("final_accuracy", run.final(name)),
+        row("mean_accuracy", run.mean(name)),
     ]
     names = {"reward": "reward", "grad_norm": "grad_norm", "entropy": "entropy", "groups/silent": "silent_share"}
     rows += [row(name, entry[key], step) for step, entry in enumerate(run.history) for key, name in names.items()]

@@ -25,11 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet
 
 from shared.errors import ReplicationError
 from shared.planning.run_log import RunLog, first_appearance, read_history, scored_groups
+from shared.tables import read_table
 
 NEEDED = ("step", "prompt", "completion")
 _CLOSE = 1e-2  # of the largest advantage: what rounding may leave (TRL adds 1e-4 to the standard deviation)
@@ -133,20 +132,16 @@ def _batches(files: list[Path]) -> list[_Batch]:
 
 
 def _table(file: Path) -> dict[str, list[Any]]:
-    try:
-        table = pyarrow.parquet.read_table(file)
-    except (OSError, pyarrow.ArrowException) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ReplicationError(f"{file} could not be read as a parquet file: {reason}") from error
-    missing = [name for name in NEEDED if name not in table.column_names]
+    table = read_table(file, ".parquet")
+    missing = [name for name in NEEDED if name not in table.columns]
     if missing:
         raise ReplicationError(
             f"{file} is not a completions log of TRL: column {', '.join(missing)} is missing "
-            f"(it has: {', '.join(table.column_names) or 'none'})."
+            f"(it has: {', '.join(table.columns) or 'none'})."
         )
-    if table.num_rows == 0:
+    if table.empty:
         raise ReplicationError(f"{file} has no rows.")
-    return table.to_pydict()
+    return {name: table[name].tolist() for name in table.columns}
 
 
 def _numbers(values: list[Any]) -> np.ndarray | None:

@@ -12,12 +12,8 @@ Every problem is read as it is or the whole is refused; nothing falls back to ot
 
 from __future__ import annotations
 
-import io
-import itertools
-import json
 import logging
 import re
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -29,6 +25,7 @@ import numpy as np
 import pandas as pd
 
 from shared.errors import ReplicationError
+from shared.tables import FILE_TYPES, read_table
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +35,6 @@ BIG_MATH_HUB = "open-r1/Big-Math-RL-Verified-Processed"
 BIG_MATH_CONFIG = "all"
 HUB = "hub:"
 COLUMNS = ("solve_rate", "llama8b_solve_rate", "rate", "p")
-FILE_TYPES = (".csv", ".json", ".jsonl", ".parquet")
 
 _CORRECT = re.compile(r"correct_of_([1-9]\d*)")
 _PROBLEMS = "problems"
@@ -77,7 +73,7 @@ def load_solve_rates(name_or_path: str | Path, column: str | None = None) -> Sol
     """
     name = str(name_or_path)
     if name == BIG_MATH:
-        return _histogram(_read_csv(BIG_MATH_FILE), BIG_MATH)
+        return _histogram(read_table(BIG_MATH_FILE), BIG_MATH)
     if name.startswith(HUB):
         return _from_hub(name.removeprefix(HUB), column)
     return _from_file(Path(name).expanduser(), column)
@@ -89,14 +85,7 @@ def _from_file(path: Path, column: str | None) -> SolveRates:
             f"{path} is no source of solve rates: give {BIG_MATH}, {HUB}ID of a data set on the hub, or a file ending "
             f"in {', '.join(FILE_TYPES)}."
         )
-    if not path.is_file():
-        raise ReplicationError(f"There is no file {path}.")
-    readers = {".csv": _read_csv, ".json": _read_json, ".jsonl": _read_json_lines, ".parquet": pd.read_parquet}
-    try:
-        frame = readers[path.suffix](path)
-    except (OSError, ValueError, TypeError, pd.errors.ParserWarning) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ReplicationError(f"{path} could not be read as {path.suffix[1:]} ({reason}).") from error
+    frame = read_table(path).rename(columns={"value": COLUMNS[0]})
     if frame.empty:
         raise ReplicationError(f"{path} is empty: it needs a column of solve rates with at least one row.")
     source = str(path)
@@ -271,36 +260,3 @@ def _whole(values: pd.Series, name: str, source: str) -> np.ndarray:
             f"{source}: {name} in row {bad[0] + 1} is {_shown(values.iloc[bad[0]])}; it must be a whole number from 0."
         )
     return numbers
-
-
-def _read_csv(path: Path) -> pd.DataFrame:
-    lines = path.read_text(encoding="utf-8-sig").splitlines(keepends=True)
-    # Only lines at the top are comments: a # may be part of a problem's text.
-    text = "".join(itertools.dropwhile(lambda line: line.startswith("#") or not line.strip(), lines))
-    if not text:
-        return pd.DataFrame()
-    with warnings.catch_warnings():
-        # A row longer than the header, such as 0,5 for 0.5, would be cut with a warning only.
-        warnings.simplefilter("error", pd.errors.ParserWarning)
-        return pd.read_csv(io.StringIO(text), skipinitialspace=True, index_col=False)
-
-
-def _read_json(path: Path) -> pd.DataFrame:
-    """A list of records, a list of rates, or an object with one list per column."""
-    text = path.read_text(encoding="utf-8-sig")
-    return _frame(json.loads(text)) if text.strip() else pd.DataFrame()
-
-
-def _read_json_lines(path: Path) -> pd.DataFrame:
-    lines = path.read_text(encoding="utf-8-sig").splitlines()
-    return _frame([json.loads(line) for line in lines if line.strip()])
-
-
-def _frame(content: Any) -> pd.DataFrame:
-    if isinstance(content, list) and all(isinstance(row, dict) for row in content):
-        return pd.DataFrame.from_records(content)
-    if isinstance(content, list) and not any(isinstance(row, (dict, list)) for row in content):
-        return pd.DataFrame({COLUMNS[0]: pd.Series(content, dtype="object")})
-    if isinstance(content, dict) and all(isinstance(column, list) for column in content.values()):
-        return pd.DataFrame(content)
-    raise ValueError("neither records nor a list of rates nor one list per column")

@@ -17,12 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from datasets import Dataset
 
 from shared.errors import ReplicationError
 from shared.grading.puzzles.answers import is_well_formed, parse_answer
 from shared.grading.rewards import Completion, completion_text
+from shared.tables import read_table
 from shared.tasks import RewardFunction, Task
 from shared.tasks.puzzles.drawing import FEWEST_PEOPLE, KNAVE, KNIGHT, MOST_PEOPLE, Puzzle, draw_puzzle
 from shared.tasks.puzzles.statements import Statements, canonical_form, parse_statements, solutions
@@ -214,9 +214,9 @@ def read_puzzles(path: str | Path) -> list[Puzzle]:
             f"{path} is a folder. Name its files one by one, so that no test file gets into training."
         )
     try:
-        table = pd.read_json(path, lines=True) if path.suffix == ".jsonl" else pd.read_parquet(path)
+        table = read_table(path)
         columns = [table[name].tolist() for name in ("quiz", "names", "solution", "statements")]
-    except (OSError, ValueError, KeyError, ImportError) as error:  # missing, unreadable, a column missing
+    except (ReplicationError, KeyError) as error:  # missing, unreadable, a column missing
         raise ReplicationError(
             f"{path} cannot be read as Knights & Knaves puzzles ({type(error).__name__}: {error}). It must be a "
             ".parquet or .jsonl file with the columns quiz, names, solution and statements."

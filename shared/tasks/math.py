@@ -18,6 +18,7 @@ from datasets import Dataset, load_dataset
 from shared.errors import ReplicationError
 from shared.grading.answer_text import last_boxed
 from shared.grading.rewards import UngradableGoldError, accuracy_reward, check_gold
+from shared.tables import FILE_TYPES, read_table
 from shared.tasks import Task
 
 logger = logging.getLogger(__name__)
@@ -30,7 +31,6 @@ SYSTEM_MESSAGE = (
 _PROBLEM_COLUMNS = ("problem", "question", "Problem", "Question", "prompt")
 _ANSWER_COLUMNS = ("answer", "final_answer", "expected_answer", "Answer")
 _SOLUTION_COLUMNS = ("solution", "Solution")  # a worked solution: its last box is the answer
-_FILE_BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
 
 
 @dataclass(frozen=True)
@@ -149,13 +149,11 @@ def build_prompt(problem: str, system_message: str = SYSTEM_MESSAGE) -> list[dic
     return [{"role": "system", "content": system_message}, {"role": "user", "content": problem}]
 
 
-def read_rows(source: str, split: str) -> Dataset:
+def read_rows(source: str, split: str) -> Dataset | list[dict[str, Any]]:
     """Rows of a local file or a hub data set (`id` or `id:config`); ReplicationError where they cannot be read."""
     path = Path(source).expanduser()
-    if path.suffix in _FILE_BUILDERS:
-        if not path.is_file():
-            raise ReplicationError(f"There is no file {source}. Give a path that exists, or a hub id.")
-        return _load(source, _FILE_BUILDERS[path.suffix], data_files=str(path), split="train")
+    if path.suffix in FILE_TYPES:
+        return read_table(path).to_dict("records")
     name, _, config = source.partition(":")
     return _load(source, name, config or None, split=split)
 

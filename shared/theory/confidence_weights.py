@@ -11,56 +11,31 @@ Cost of each: one pass over the tokens, and a sort in `matched_weights`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-Array = Tensor | np.ndarray
+from shared.theory.arrays import Array, as_real_tensor, for_arrays
 
 _ROUNDING = 1e-6  # a probability that comes from exp(log-probability) in float32 may exceed 1 by this much
 
 
-def _for_arrays(formula: Callable[..., Tensor]) -> Callable[..., Any]:
-    """Let a formula on float64 tensors take torch, numpy or numbers as its first argument and answer in kind."""
-
-    @wraps(formula)
-    def on_any(values: Any, *args: Any, **options: Any) -> Any:
-        given = _real_tensor(values, formula.__name__)
-        result = formula(wide(given), *args, **options)
-        if given.is_floating_point() and result.is_floating_point():
-            result = result.to(given.dtype)
-        return result if isinstance(values, Tensor) else result.numpy()[()]
-
-    return on_any
-
-
 def _real_tensor(values: Any, name: str) -> Tensor:
     """Values without gradient as a tensor of their own dtype; ValueError for NaN and for what is no real number."""
-    try:
-        given = values.detach() if isinstance(values, Tensor) else torch.from_numpy(_native(np.array(values)))
-    except TypeError as error:
-        raise ValueError(f"{name} needs real numbers ({error})") from error
-    if given.is_complex():
-        raise ValueError(f"{name} needs real numbers, got {given.dtype}")
+    given = as_real_tensor(values, name).detach()
     if given.isnan().any():
         raise ValueError(f"{name} got NaN among the {given.numel()} values of an argument")
     return given
 
 
-def _native(values: np.ndarray) -> np.ndarray:
-    """The array in this machine's byte order, extended precision as float64: what torch can hold."""
-    if values.dtype.kind == "f" and values.dtype.itemsize > 8:
-        return values.astype(np.float64)
-    return values.astype(values.dtype.newbyteorder("="), copy=False)
-
-
 def wide(values: Tensor) -> Tensor:
     """The same numbers in float64, or in float32 on a device of type "mps", which has no float64."""
     return values.to(torch.float32 if values.device.type == "mps" else torch.float64)
+
+
+def _constant(given: Tensor, name: str) -> Tensor:
+    return wide(_real_tensor(given, name))
 
 
 def check_bounds(lower: float, upper: float) -> None:
@@ -69,7 +44,7 @@ def check_bounds(lower: float, upper: float) -> None:
         raise ValueError(f"lower must not exceed upper, got [{lower}, {upper}]")
 
 
-@_for_arrays
+@for_arrays(_constant)
 def sharpness_weights(
     signal: Array,
     alpha: float = 2.0,
@@ -91,14 +66,14 @@ def sharpness_weights(
     return (alpha * (torch.sigmoid(signal / tau) - mu)).clamp(lower, upper)
 
 
-@_for_arrays
+@for_arrays(_constant)
 def reversed_weights(weights: Array, lower: float = 1.0, upper: float = 1.4) -> Array:
     """The mirror image within [lower, upper], lower + upper - w: decreasing where `weights` increase, same spread."""
     check_bounds(lower, upper)
     return (lower + upper - weights).clamp(lower, upper)
 
 
-@_for_arrays
+@for_arrays(_constant)
 def advantage_reweighting(probability: Array, alpha: float = 0.2) -> Array:
     """Factors alpha p + 1 - alpha on the advantage, of the shape of `probability` (arXiv:2505.12929).
 

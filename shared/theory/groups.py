@@ -16,14 +16,13 @@ here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from shared.theory.arrays import Array, for_arrays
 from shared.theory.closed_forms import (
     attenuation,
     difficulty_weight,
@@ -62,7 +61,7 @@ __all__ = [
     "smallest_group_size",
 ]
 
-Rewards = Tensor | np.ndarray
+Rewards = Array
 
 
 class SilentKind(NamedTuple):
@@ -72,26 +71,10 @@ class SilentKind(NamedTuple):
     all_wrong: Rewards
 
 
-def _for_arrays(formula: Callable[..., Tensor]) -> Callable[..., Rewards]:
-    """Let a formula on float64 rewards (..., G) take torch or numpy rewards of any dtype and answer in kind."""
-
-    @wraps(formula)
-    def on_any(rewards: Rewards, *args: object, **options: object) -> Rewards:
-        given = rewards if isinstance(rewards, Tensor) else torch.from_numpy(np.ascontiguousarray(rewards))
-        result = formula(_checked(given), *args, **options)
-        if result.is_floating_point() and given.is_floating_point():
-            result = result.to(given.dtype)
-        return result if isinstance(rewards, Tensor) else result.numpy()
-
-    return on_any
-
-
-def _checked(rewards: Tensor) -> Tensor:
+def _checked(rewards: Tensor, _: str) -> Tensor:
     """Rewards as float64, or ValueError if they are no groups of finite numbers."""
     if rewards.ndim == 0 or rewards.shape[-1] == 0:
         raise ValueError(f"rewards must have shape (..., G) with G >= 1, got {tuple(rewards.shape)}")
-    if rewards.is_complex():
-        raise ValueError(f"rewards must be real numbers, got {rewards.dtype}")
     if not torch.isfinite(rewards).all():
         raise ValueError("rewards must be finite: NaN or infinity found")
     return rewards.to(torch.float64)
@@ -117,13 +100,13 @@ def _std(rewards: Tensor, ddof: int) -> Tensor:
     return torch.where(silent, 0.0, scale * (squares / max(rewards.shape[-1] - ddof, 1)).sqrt())
 
 
-@_for_arrays
+@for_arrays(_checked)
 def group_mean(rewards: Tensor) -> Tensor:
     """Mean reward of each group: rewards (..., G) to (...)."""
     return _mean(rewards)
 
 
-@_for_arrays
+@for_arrays(_checked)
 def group_std(rewards: Tensor, ddof: int = 1) -> Tensor:
     """Standard deviation of each group, (..., G) to (...): `ddof` 1 sample, 0 population; exactly 0 if silent.
 
@@ -132,7 +115,7 @@ def group_std(rewards: Tensor, ddof: int = 1) -> Tensor:
     return _std(rewards, ddof)
 
 
-@_for_arrays
+@for_arrays(_checked)
 def is_silent(rewards: Tensor) -> Tensor:
     """Whether all rewards of a group are equal, max == min exactly: (..., G) to bool (...). G = 1 is always silent."""
     return _silent(rewards)
@@ -146,7 +129,7 @@ def silent_kind(rewards: Rewards, success: float = 1.0) -> SilentKind:
     return SilentKind(all_right=silent & right, all_wrong=silent & ~right)
 
 
-@_for_arrays
+@for_arrays(_checked)
 def grpo_advantages(rewards: Tensor, ddof: int = 1, eps: float = 1e-4) -> Tensor:
     """GRPO: a_i = (r_i - mean) / (std + eps), (..., G) to (..., G); exactly 0 in silent groups.
 
@@ -158,13 +141,13 @@ def grpo_advantages(rewards: Tensor, ddof: int = 1, eps: float = 1e-4) -> Tensor
     return (rewards - _mean(rewards).unsqueeze(-1)) / divisor.unsqueeze(-1)
 
 
-@_for_arrays
+@for_arrays(_checked)
 def dr_grpo_advantages(rewards: Tensor) -> Tensor:
     """Dr. GRPO: a_i = r_i - mean, (..., G) to (..., G); exactly 0 in silent groups. Liu et al., arXiv:2503.20783."""
     return rewards - _mean(rewards).unsqueeze(-1)
 
 
-@_for_arrays
+@for_arrays(_checked)
 def rloo_advantages(rewards: Tensor) -> Tensor:
     """RLOO: a_i = r_i - mean of the other rewards = G / (G - 1) (r_i - mean), (..., G) to (..., G); 0 if silent.
 

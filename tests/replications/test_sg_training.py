@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -13,7 +14,6 @@ import pytest
 import torch
 
 from replications.grpo_sg import (
-    small_model,
     training,
     training_figures,
     training_kk,
@@ -24,6 +24,7 @@ from replications.grpo_sg import (
 from replications.grpo_sg.small_settings import SMALL_DEFAULTS, complete
 from shared.errors import ReplicationError
 from shared.harness.jobs import JobContext, ReadSettings, Row
+from shared.models import small_transformer
 from shared.models.evaluation import greedy_accuracy
 from shared.training.settings import DEFAULTS
 
@@ -69,37 +70,37 @@ def values(rows: list[Row]) -> dict[str, float]:
 
 
 def test_no_held_out_pair_of_operands_is_met_in_training() -> None:
-    data = small_model.problems(SMALL, 3)
+    data = small_transformer.problems(SMALL, 3)
     for trained, held_out in ((data.train, data.held_out), (data.longer_train, data.longer)):
         met, kept = ({frozenset((row["a"], row["b"])) for row in part} for part in (trained, held_out))
         assert not met & kept and kept
     assert all(
         row["prompt"] == f"{row['a']}+{row['b']}=" and int(row["answer"]) == row["a"] + row["b"] for row in data.train
     )
-    other = small_model.problems(SMALL, 4)
+    other = small_transformer.problems(SMALL, 4)
     assert list(other.held_out["prompt"]) == list(data.held_out["prompt"])
     assert list(other.train["prompt"]) != list(data.train["prompt"])
 
 
 def test_the_tokenizer_has_a_token_per_character() -> None:
-    tokenizer = small_model.small_tokenizer()
+    tokenizer = small_transformer.small_tokenizer()
     ids = tokenizer("12+34=")["input_ids"]
-    assert len(ids) == 6 and tokenizer.decode([*ids, small_model.END], skip_special_tokens=True) == "12+34="
-    assert tokenizer.eos_token_id == tokenizer.pad_token_id == small_model.END
+    assert len(ids) == 6 and tokenizer.decode([*ids, small_transformer.END], skip_special_tokens=True) == "12+34="
+    assert tokenizer.eos_token_id == tokenizer.pad_token_id == small_transformer.END
 
 
 def test_answers_are_those_of_greedy_decoding_and_of_token_by_token_probabilities() -> None:
-    model = small_model.pretrained({**SMALL, "pretrain_accuracy": 0.3}, 0)
-    rows = small_model.problems(SMALL, 0).train
-    solved, chance = small_model.answers(model, *small_model.encode(rows))
+    model = small_transformer.pretrained({**SMALL, "pretrain_accuracy": 0.3}, 0)
+    rows = small_transformer.problems(SMALL, 0).train
+    solved, chance = small_transformer.answers(model, *small_transformer.encode(rows))
     assert 0 < solved.mean() < 1
 
     def exact(completions: list[str], answer: list[str], **_: Any) -> list[float]:
         return [float(text == gold) for text, gold in zip(completions, answer, strict=True)]
 
-    greedy = greedy_accuracy(model, small_model.small_tokenizer(), rows, exact, max_new_tokens=4)
+    greedy = greedy_accuracy(model, small_transformer.small_tokenizer(), rows, exact, max_new_tokens=4)
     assert np.array_equal(solved, greedy.correct[:, 0])
-    ids, is_answer = small_model.encode(rows.select([5]))
+    ids, is_answer = small_transformer.encode(rows.select([5]))
     expected = 1.0
     for t in range(ids.size(1)):
         if is_answer[0, t]:
@@ -109,20 +110,22 @@ def test_answers_are_those_of_greedy_decoding_and_of_token_by_token_probabilitie
 
 
 def test_a_start_is_made_once_and_depends_on_settings_and_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = small_model.small_start(SMALL, 0)
+    first = small_transformer.small_start(SMALL, 0)
     made: list[int] = []
-    real = small_model.pretrained
-    monkeypatch.setattr(small_model, "pretrained", lambda settings, seed: made.append(seed) or real(settings, seed))
-    assert small_model.small_start({**SMALL, "method": "lopti", "lr": 1.0}, 0) == first and not made
-    assert small_model.small_start(SMALL, 1) != first and made == [1]
-    assert small_model.small_start({**SMALL, "pretrain_lr": 2e-3}, 0) != first
+    real = small_transformer.pretrained
+    monkeypatch.setattr(
+        small_transformer, "pretrained", lambda settings, seed: made.append(seed) or real(settings, seed)
+    )
+    assert small_transformer.small_start({**SMALL, "method": "lopti", "lr": 1.0}, 0) == first and not made
+    assert small_transformer.small_start(SMALL, 1) != first and made == [1]
+    assert small_transformer.small_start({**SMALL, "pretrain_lr": 2e-3}, 0) != first
     weights = [real(SMALL, 0).state_dict() for _ in range(2)]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
 def test_a_start_that_cannot_be_reached_says_so() -> None:
     with pytest.raises(ReplicationError, match="pretrain_max_steps"):
-        small_model.pretrained({**SMALL, "pretrain_accuracy": 1.0, "pretrain_max_steps": 20}, 0)
+        small_transformer.pretrained({**SMALL, "pretrain_accuracy": 1.0, "pretrain_max_steps": 20}, 0)
 
 
 # --- metrics ----------------------------------------------------------------------------------------------------------
@@ -207,7 +210,7 @@ def test_the_best_learning_rate_is_chosen_on_other_seeds(tmp_path: Path, monkeyp
         seen.append((settings["lr"], seed))
         better = (settings["lr"] == 0.2) == (seed >= training_small.SELECTION)  # the reported seeds would say 0.1
         curves = {**real.curves, "held_out_accuracy": [(0, 0.1), (2, 0.9 if better else 0.2)]}
-        return training_small.SmallRun(curves, real.history, real.solved, real.probabilities)
+        return dataclasses.replace(real, curves=curves)
 
     monkeypatch.setattr(training_small, "small_run", fake)
     settings = {**TINY, "lrs": [0.1, 0.2], "selection_seeds": 2}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from shared.grading.puzzles import answer_words as words
 from shared.grading.puzzles.answer_phrases import FARTHEST, OTHER, NoAnswerError, Phrases
 from shared.grading.puzzles.answer_tokens import Clause
-from shared.puzzles import answer_words as words
 
 _ALL = 1 << 30  # more names than any puzzle has
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from shared.grading.puzzles import answer_words as words
 from shared.grading.puzzles.answer_tokens import Token
-from shared.puzzles import answer_words as words
 
 KNIGHT, KNAVE = "knight", "knave"
 
