@@ -264,7 +264,7 @@ KK = {
 
 
 def test_knights_and_knaves_start_is_taught_the_form_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, tokenizer = training_kk.models.load("tiny-random")
+    model, tokenizer = training_kk.catalog.load("tiny-random")
     taught, _ = training_kk.taught_form(KK, 0)
     rows = training_kk.encoded(training_kk._task(KK, [2], 0).train, tokenizer)
     assert all(answer[-1] == tokenizer.eos_token_id for _, answer in rows)
