@@ -193,6 +193,8 @@ def _bench(options: argparse.Namespace, console: Console) -> int:
 
 def _on_disk(options: argparse.Namespace, results: Path) -> list[tuple[Paper, str]]:
     """Papers and profiles that have measurements, narrowed to what was asked for."""
+    from shared.harness.measurements import MEASUREMENTS
+
     papers = [find_paper(options.paper, options.papers)] if options.paper else discover(options.papers)
     if options.profile:
         for paper in papers:
@@ -201,7 +203,7 @@ def _on_disk(options: argparse.Namespace, results: Path) -> list[tuple[Paper, st
         (paper, profile)
         for paper in papers
         for profile in paper.profiles
-        if options.profile in (None, profile) and (results / paper.name / profile / "measurements.csv").exists()
+        if options.profile in (None, profile) and (results / paper.name / profile / MEASUREMENTS).exists()
     ]
     if not found:
         raise ReplicationError(

@@ -90,12 +90,6 @@ class BinaryTree:
         self._check_leaf(leaf)
         return tuple((leaf >> (self.depth - 1 - level)) & 1 for level in range(self.depth))
 
-    def leaf_of_path(self, path: Sequence[int]) -> int:
-        """Leaf that a path of `depth` tokens (0 = L, 1 = R) leads to; inverse of `path_of_leaf`."""
-        if len(path) != self.depth or any(token not in (0, 1) for token in path):
-            raise ValueError(f"a path has {self.depth} tokens, each 0 (L) or 1 (R); got {tuple(path)}")
-        return int("".join(str(int(token)) for token in path), 2)
-
     def leaf_rewards(self, target: int) -> np.ndarray:
         """Rewards of all leaves when `target` is the target leaf: float64, shape (L,)."""
         self._check_leaf(target)

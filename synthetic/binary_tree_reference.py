@@ -11,14 +11,6 @@ from collections.abc import Iterable
 import numpy as np
 
 
-def node_of_prefix(prefix: Iterable[int]) -> int:
-    """Heap index of the node that a path's first tokens lead to."""
-    node = 0
-    for token in prefix:
-        node = 2 * node + 1 + int(token)
-    return node
-
-
 def draw_paths(logits: np.ndarray, depth: int, group_size: int, generator: np.random.Generator) -> np.ndarray:
     """Completions drawn token by token: int, shape (G, depth), 0 = L and 1 = R."""
     nodes = np.zeros(group_size, dtype=int)

@@ -18,7 +18,6 @@ from scipy.stats import hypergeom
 
 from shared.theory.closed_forms import sigma
 
-EDGES = (0.1, 0.4, 0.6, 0.9)
 BINS = ("p < .1", ".1-.4", ".4-.6", ".6-.9", "p > .9")
 EXTREME, MEDIUM = (0, 4), (2,)
 """Difficulty bins; "extreme" and "medium" are those of the paper's statement on Big-Math."""

@@ -12,7 +12,7 @@ def draw_figures(paper: Paper, profile: str, directory: Path) -> dict[str, str]:
     """Draw every figure of the paper into `directory/figures` and return the errors of those that failed.
 
     A figure function gets the frame of `shared.harness.measurements.load_measurements`; its `attrs` hold
-    `profile`, `timings` (the path of timings.csv) and `paper` (claim id -> the paper's number).  It returns None
+    `profile`, `timings` (the path of timings) and `paper` (claim id -> the paper's number).  It returns None
     where the frame does not hold what it draws; a file left by an earlier run is then removed.
     """
     if not paper.figures:

@@ -190,12 +190,12 @@ class ReadSettings(dict):
         return dict(self.items())
 
 
-def write_atomic(path: Path, text: str, durable: bool = True) -> None:
-    """Replace `path` by `text` so that no reader, crash or kill ever meets half of it."""
+def write_atomic(path: Path, content: str | bytes, durable: bool = True) -> None:
+    """Replace `path` by `content` (text as UTF-8) so that no reader, crash or kill ever meets half of it."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "w", encoding="utf-8", newline="") as stream:
-            stream.write(text)
+        with open(temporary, "wb") as stream:
+            stream.write(content.encode() if isinstance(content, str) else content)
             if durable:
                 stream.flush()
                 os.fsync(stream.fileno())

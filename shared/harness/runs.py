@@ -1,7 +1,7 @@
 """Experiments x settings x seeds -> measurements on disk: parallel, resumable, atomic, with their origin.
 
 Killing a run at any moment and repeating the command finishes it without redoing a finished job, and gives the same
-`measurements.csv` as an undisturbed run.
+`measurements.csv.bz2` as an undisturbed run.
 """
 
 from __future__ import annotations

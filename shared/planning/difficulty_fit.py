@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import betaln, gammaln
-from scipy.stats import chi2
+from scipy.stats import betabinom, chi2
 
 from shared.statistics.estimates import Estimate, default_generator
 from shared.theory.closed_forms import sigma
@@ -169,9 +169,7 @@ class RecurrenceTest:
 
 def log_beta_binomial(size: int, alpha: np.ndarray, beta: np.ndarray) -> np.ndarray:
     """log P(k) for k = 0..G of a Beta-binomial: (c,), (c,) to (c, G + 1)."""
-    k = np.arange(size + 1)
-    choose = gammaln(size + 1) - gammaln(k + 1) - gammaln(size - k + 1)
-    return choose + betaln(alpha[:, None] + k, beta[:, None] + size - k) - betaln(alpha, beta)[:, None]
+    return betabinom.logpmf(np.arange(size + 1), size, alpha[:, None], beta[:, None])
 
 
 def fit_beta(counts: Counts) -> BetaFit:

@@ -16,9 +16,6 @@ here.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,7 +36,6 @@ from shared.theory.closed_forms import (
 )
 
 __all__ = [
-    "SilentKind",
     "attenuation",
     "difficulty_weight",
     "dr_grpo_advantages",
@@ -55,20 +51,12 @@ __all__ = [
     "sigma",
     "silent_fraction",
     "silent_fraction_without_replacement",
-    "silent_kind",
     "silent_rate",
     "silent_rate_branches",
     "smallest_group_size",
 ]
 
 Rewards = Array
-
-
-class SilentKind(NamedTuple):
-    """Why groups are silent: two boolean arrays (...), both False for a group that is not silent."""
-
-    all_right: Rewards
-    all_wrong: Rewards
 
 
 def _checked(rewards: Tensor, _: str) -> Tensor:
@@ -119,14 +107,6 @@ def group_std(rewards: Tensor, ddof: int = 1) -> Tensor:
 def is_silent(rewards: Tensor) -> Tensor:
     """Whether all rewards of a group are equal, max == min exactly: (..., G) to bool (...). G = 1 is always silent."""
     return _silent(rewards)
-
-
-def silent_kind(rewards: Rewards, success: float = 1.0) -> SilentKind:
-    """Divide silent groups into all right (reward >= `success`) and all wrong (below): (..., G) to two bool (...)."""
-    rewards = rewards if isinstance(rewards, Tensor) else np.asarray(rewards)
-    silent = is_silent(rewards)
-    right = rewards[..., 0] >= success
-    return SilentKind(all_right=silent & right, all_wrong=silent & ~right)
 
 
 @for_arrays(_checked)

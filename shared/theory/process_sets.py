@@ -130,30 +130,6 @@ def tree_statistics(completion_ids: Tensor, completion_mask: Tensor, group_size:
     return TreeStatistics(path_depth, proportion, flat, sizes)
 
 
-def process_sets(completion_ids: Tensor, completion_mask: Tensor) -> list[tuple[frozenset[int], int, int]]:
-    """All process sets of one group with a token of their own, as (rows, start, end); for teaching and plots.
-
-    completion_ids, completion_mask (G, T). The set shares real tokens `start .. end - 1` of each of its rows. Ordered
-    by start, then by first row. Plain Python, O(G T).
-    """
-    _check(completion_ids, completion_mask, max(1, completion_ids.shape[0]))
-    kept = completion_mask != 0
-    tokens = [ids[keep].tolist() for ids, keep in zip(completion_ids, kept)]
-    found: dict[frozenset[int], list[int]] = {}
-    sets = [frozenset(range(len(tokens)))]
-    for t in range(max(map(len, tokens), default=0)):
-        divided: dict[tuple[int, int], list[int]] = {}
-        for parent, rows in enumerate(sets):
-            for i in rows:
-                if t < len(tokens[i]):
-                    divided.setdefault((parent, tokens[i][t]), []).append(i)
-        sets = [frozenset(rows) for rows in divided.values()]
-        for rows in sets:
-            found.setdefault(rows, [t, t])[1] = t + 1
-    spans = [(rows, start, end) for rows, (start, end) in found.items()]
-    return sorted(spans, key=lambda span: (span[1], min(span[0])))
-
-
 @dataclass(frozen=True)
 class _Partition:
     """Sets of a batch: sizes (B, T), owners (B, T) a row that stands for the set (None if not asked for), copies (B,)

@@ -48,7 +48,7 @@ def test_run_goes_all_the_way_to_the_report(replicate: Run, tmp_path: Path) -> N
     code, printed = replicate("run", "toy_paper", "--workers", "1")
     assert code == 0
     directory = tmp_path / "results" / "toy_paper" / "quick"
-    for name in ("record.json", "measurements.csv", "verdicts.csv", "figures/scores.png", "figures/scores.pdf"):
+    for name in ("record.json", "measurements.csv.bz2", "verdicts.csv", "figures/scores.png", "figures/scores.pdf"):
         assert (directory / name).is_file(), name
     for name in ("REPORT.md", "index.html", "numbers.csv", "numbers.tex"):
         assert (tmp_path / "results" / name).is_file(), name
@@ -62,11 +62,11 @@ def test_run_goes_all_the_way_to_the_report(replicate: Run, tmp_path: Path) -> N
         ["report"],
         ["verdicts", "toy-paper", "--profile", "quick"],
     ):
-        before = (directory / "measurements.csv").stat().st_mtime_ns
+        before = (directory / "measurements.csv.bz2").stat().st_mtime_ns
         (directory / "verdicts.csv").unlink() if command[0] == "verdicts" else None
         (directory / "figures" / "scores.png").unlink() if command[0] == "figures" else None
         assert replicate(*command)[0] == 0
-        assert (directory / "measurements.csv").stat().st_mtime_ns == before
+        assert (directory / "measurements.csv.bz2").stat().st_mtime_ns == before
         assert (directory / "verdicts.csv").is_file() and (directory / "figures" / "scores.png").is_file()
 
 

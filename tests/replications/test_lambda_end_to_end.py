@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.harness.measurements import load_measurements
+from shared.harness.measurements import MEASUREMENTS, TIMINGS, load_measurements
 from shared.harness.papers import Paper
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +45,7 @@ class Results:
 
     @property
     def measurements(self) -> bytes:
-        return (self.profile / "measurements.csv").read_bytes()
+        return (self.profile / MEASUREMENTS).read_bytes()
 
     def jobs(self) -> dict[str, int]:
         return {path.name: path.stat().st_mtime_ns for path in (self.profile / "jobs").glob("*.json")}
@@ -80,7 +80,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 @pytest.mark.slow
 def test_the_command_leaves_everything_it_promises(finished: Results) -> None:
-    for name in ("record.json", "measurements.csv", "timings.csv", "verdicts.csv"):
+    for name in ("record.json", MEASUREMENTS, TIMINGS, "verdicts.csv"):
         assert (finished.profile / name).stat().st_size > 0, name
     for name in ("REPORT.md", "index.html", "numbers.csv", "numbers.tex"):
         assert (finished.directory / name).stat().st_size > 0, name
@@ -104,8 +104,8 @@ def test_the_command_leaves_everything_it_promises(finished: Results) -> None:
 
 @pytest.mark.slow
 def test_what_is_measured_is_complete_and_makes_sense(finished: Results) -> None:
-    frame = load_measurements(finished.profile / "measurements.csv")
-    timed = load_measurements(finished.profile / "timings.csv")
+    frame = load_measurements(finished.profile / MEASUREMENTS)
+    timed = load_measurements(finished.profile / TIMINGS)
     assert set(frame["experiment"]) | set(timed["experiment"]) == set(PROFILE.plans)
     assert set(timed["experiment"]) == {"overhead"} and (timed["value"] > 0).all()
     assert all(math.isfinite(value) for value in frame["value"])
@@ -146,7 +146,7 @@ def test_killed_in_the_middle_and_repeated_in_another_place_gives_the_same_bytes
     process.communicate()
     wait_for(lambda: group_is_gone(process.pid), 30)
     kept = killed.jobs()
-    assert len(kept) < len(finished.jobs()) and not (killed.profile / "measurements.csv").exists()
+    assert len(kept) < len(finished.jobs()) and not (killed.profile / MEASUREMENTS).exists()
     killed.run()
     assert kept.items() <= killed.jobs().items(), "finished jobs must not be repeated"
     assert killed.measurements == finished.measurements

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.harness.measurements import load_measurements
+from shared.harness.measurements import MEASUREMENTS, load_measurements
 from shared.harness.papers import Paper
 from tests.replications.test_lambda_end_to_end import ROOT, Results
 
@@ -73,14 +73,14 @@ def test_the_command_leaves_everything_it_promises(finished: PaperResults) -> No
 
 @pytest.mark.slow
 def test_every_experiment_has_finite_measurements(finished: PaperResults) -> None:
-    frame = load_measurements(finished.profile / "measurements.csv")
+    frame = load_measurements(finished.profile / MEASUREMENTS)
     assert set(frame["experiment"]) == set(finished.paper.profile("smoke").plans)
     assert all(math.isfinite(value) for value in frame["value"])
 
 
 @pytest.mark.slow
 def test_every_metric_that_a_claim_reads_is_measured(finished: PaperResults) -> None:
-    frame = load_measurements(finished.profile / "measurements.csv")
+    frame = load_measurements(finished.profile / MEASUREMENTS)
     measured = set(zip(frame["experiment"], frame["metric"], strict=True))
     ran = set(frame["experiment"]) & IN_MINIATURE
     missing = {

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from shared.errors import ReplicationError
 from shared.harness.figures import draw_figures
-from shared.harness.measurements import CSV_COLUMNS
+from shared.harness.measurements import CSV_COLUMNS, MEASUREMENTS
 from shared.harness.outcomes import evaluate_profile, number_with_interval, read_csv, read_verdicts, write_verdicts
 from shared.harness.papers import Paper
 from shared.harness.plots import paper_mark, save, style
@@ -35,7 +35,7 @@ def measure(toy: Path, results: Path, profile: str = "quick", shift: float = 1.0
         for method in ("new", "old"):
             values = np.random.default_rng(int(10 * lr)).normal(0, 0.1, 8) + sign * shift * (method == "new")
             rows += [["batch", f"lr={lr};method={method}", seed, 10, "score", v] for seed, v in enumerate(values)]
-    pd.DataFrame(rows, columns=CSV_COLUMNS).to_csv(directory / "measurements.csv", index=False)
+    pd.DataFrame(rows, columns=CSV_COLUMNS).to_csv(directory / MEASUREMENTS, index=False)
     (directory / "record.json").write_text(
         '{"command": "replicate run toy-paper", "complete": true, "finished": "2025-01-01T00:00:00+00:00",'
         ' "machine": {"cpu": "A CPU", "cores": 2, "gpus": []},'

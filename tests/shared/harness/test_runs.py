@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import hashlib
 import io
 import json
@@ -18,13 +19,17 @@ import pytest
 from rich.console import Console
 
 from shared.errors import ReplicationError
-from shared.harness.measurements import load_measurements
+from shared.harness.measurements import MEASUREMENTS, TIMINGS, load_measurements
 from shared.harness.papers import Paper
 from shared.harness.runs import Options, Result, run_profile
 from shared.harness.workers import check_executor, stop_workers
 
 ROOT = Path(__file__).resolve().parents[3]
 Calls = Callable[[], list[str]]
+
+
+def text(path: Path) -> str:
+    return bz2.decompress(path.read_bytes()).decode()
 
 
 class Runner:
@@ -66,7 +71,7 @@ def test_a_run_writes_everything_and_a_second_one_does_nothing(run: Runner, call
     assert len(calls()) == 10
     assert "10 of 10 jobs to do, 0 already done" in run.printed and "60 s" in run.printed
     before = {path.name: path.read_bytes() for path in run.file("", "quick").iterdir() if path.is_file()}
-    assert set(before) >= {"record.json", "measurements.csv", "timings.csv"}
+    assert set(before) >= {"record.json", MEASUREMENTS, TIMINGS}
     run("quick", workers=None)
     assert len(calls()) == 10
     assert "0 of 10 jobs to do, 10 already done" in run.printed
@@ -75,11 +80,11 @@ def test_a_run_writes_everything_and_a_second_one_does_nothing(run: Runner, call
 
 def test_measurements_are_tidy_and_timings_are_apart(run: Runner) -> None:
     run("quick")
-    lines = run.file("measurements.csv", "quick").read_text().splitlines()
+    lines = text(run.file(MEASUREMENTS, "quick")).splitlines()
     assert lines[0] == "experiment,settings,seed,step,metric,value"
-    assert "seconds" not in run.file("measurements.csv", "quick").read_text()
-    assert run.file("timings.csv", "quick").read_text().count("seconds") == 6
-    frame = load_measurements(run.file("measurements.csv", "quick"))
+    assert "seconds" not in text(run.file(MEASUREMENTS, "quick"))
+    assert text(run.file(TIMINGS, "quick")).count("seconds") == 6
+    frame = load_measurements(run.file(MEASUREMENTS, "quick"))
     assert list(dict.fromkeys(frame["experiment"])) == ["draw", "batch"]
     batch = frame[frame["experiment"] == "batch"]
     assert set(batch["lr"]) == {0.5, 1.0} and set(batch["step"]) == {0, 10} and set(batch["seed"]) == set(range(8))
@@ -116,7 +121,7 @@ def test_a_seed_decides_everything_and_processes_decide_nothing(run: Runner, tmp
     run("quick", workers=1)
     side_by_side = Runner(run.toy, tmp_path / "again")
     side_by_side("quick", workers=2)
-    name = "measurements.csv"
+    name = MEASUREMENTS
     assert run.file(name, "quick").read_bytes() == side_by_side.file(name, "quick").read_bytes()
     frame = load_measurements(run.file(name, "quick"))
     draws = frame[frame["metric"].isin(["py", "np", "torch"]) & (frame["kind"] == "a")]
@@ -130,7 +135,7 @@ def test_threads_are_set_and_are_part_of_the_key(run: Runner, calls: Calls) -> N
     (run.toy / "profiles.toml").write_text(profiles.replace("[smoke.draw]", "[smoke.draw]\nthreads = 2"))
     run()
     assert len(calls()) == 2
-    frame = load_measurements(run.file("measurements.csv"))
+    frame = load_measurements(run.file(MEASUREMENTS))
     assert set(frame.loc[frame["metric"].isin(["threads", "omp"]), "value"]) == {2}
 
 
@@ -152,54 +157,54 @@ def test_a_changed_setting_is_a_new_job_and_a_changed_version_too(run: Runner, c
 
 def test_fresh_forgets_only_what_it_runs(run: Runner, calls: Calls) -> None:
     run("quick")
-    before = run.file("measurements.csv", "quick").read_bytes()
+    before = run.file(MEASUREMENTS, "quick").read_bytes()
     run("quick", fresh=True, only="draw")
     assert len(calls()) == 16 and calls().count("batch 0.5 new") == 1
-    assert run.file("measurements.csv", "quick").read_bytes() == before
+    assert run.file(MEASUREMENTS, "quick").read_bytes() == before
 
 
 def test_only_runs_what_it_names_and_keeps_what_is_on_disk(run: Runner, calls: Calls) -> None:
     run("quick", only="bat")
     assert len(calls()) == 4
-    assert set(load_measurements(run.file("measurements.csv", "quick"))["experiment"]) == {"batch"}
+    assert set(load_measurements(run.file(MEASUREMENTS, "quick"))["experiment"]) == {"batch"}
     assert not json.loads(run.file("record.json", "quick").read_text())["complete"]
     run("quick", only="draw")
-    assert set(load_measurements(run.file("measurements.csv", "quick"))["experiment"]) == {"draw", "batch"}
+    assert set(load_measurements(run.file(MEASUREMENTS, "quick"))["experiment"]) == {"draw", "batch"}
     with pytest.raises(ReplicationError, match="'nothing' or starts with it; it has: draw, batch"):
         run("quick", only="nothing")
 
 
 def test_only_keeps_committed_rows_where_a_fresh_clone_has_no_jobs(run: Runner) -> None:
     run("quick")
-    before = run.file("measurements.csv", "quick").read_bytes()
+    before = run.file(MEASUREMENTS, "quick").read_bytes()
     shutil.rmtree(run.file("jobs", "quick"))
     run("quick", only="batch")
     assert "Kept as they are in quick: draw." in run.printed
-    assert run.file("measurements.csv", "quick").read_bytes() == before
+    assert run.file(MEASUREMENTS, "quick").read_bytes() == before
     record = json.loads(run.file("record.json", "quick").read_text())
     assert record["complete"] and record["experiments"]["draw"]["jobs_finished"] == 6
 
     profiles = run.toy / "profiles.toml"
     profiles.write_text(profiles.read_text().replace("scale = 2.0", "scale = 3.0"))
     run("quick", only="batch")
-    rows = load_measurements(run.file("measurements.csv", "quick"))
+    rows = load_measurements(run.file(MEASUREMENTS, "quick"))
     assert set(rows["experiment"]) == {"batch"}, "rows of other settings than the profile's must not stay"
 
 
 def test_seeds_changes_only_the_number_of_seeds(run: Runner, calls: Calls) -> None:
     run(seeds=2)
-    short = run.file("measurements.csv").read_text()
+    short = text(run.file(MEASUREMENTS))
     assert calls() == ["draw a 0", "draw a 1"]
     run(seeds=3)
     assert len(calls()) == 3  # the first two are the same jobs
-    assert set(short.splitlines()) < set(run.file("measurements.csv").read_text().splitlines())
+    assert set(short.splitlines()) < set(text(run.file(MEASUREMENTS)).splitlines())
     with pytest.raises(ReplicationError, match="seeds must be at least 1"):
         run(seeds=0)
 
 
 def test_a_damaged_file_is_made_again(run: Runner, calls: Calls) -> None:
     run(seeds=3)
-    before = run.file("measurements.csv").read_bytes()
+    before = run.file(MEASUREMENTS).read_bytes()
     first, second, third = run.jobs()
     first.write_text(first.read_text()[:100])
     second.write_text("{}")
@@ -207,7 +212,7 @@ def test_a_damaged_file_is_made_again(run: Runner, calls: Calls) -> None:
     run(seeds=3)
     assert run.printed.count("is damaged") == 3
     assert len(calls()) == 6
-    assert run.file("measurements.csv").read_bytes() == before
+    assert run.file(MEASUREMENTS).read_bytes() == before
 
 
 def test_a_failing_job_stops_nothing_else(run: Runner, toy: Path, calls: Calls) -> None:
@@ -217,7 +222,7 @@ def test_a_failing_job_stops_nothing_else(run: Runner, toy: Path, calls: Calls) 
     assert "seed 1 is broken" in run.printed
     (error,) = run.file("jobs").glob("*.error.txt")
     assert "RuntimeError: seed 1 is broken" in error.read_text() and "Traceback" in error.read_text()
-    assert set(load_measurements(run.file("measurements.csv"))["seed"]) == {0, 2}
+    assert set(load_measurements(run.file(MEASUREMENTS))["seed"]) == {0, 2}
     assert not json.loads(run.file("record.json").read_text())["complete"]
     (toy / "fail").unlink()
     assert run(seeds=3).failures == []
@@ -311,7 +316,7 @@ def test_killed_at_any_moment_and_repeated_gives_the_same_bytes(run: Runner, toy
         workers = {int(line.rsplit(" ", 1)[1]) for line in (toy / "calls.txt").read_text().splitlines()}
         wait_for(lambda workers=workers: not any(map(alive, workers)), 10)
         kept = {path: path.stat().st_mtime_ns for path in killed.jobs("quick")}
-        assert not killed.file("measurements.csv", "quick").exists()
+        assert not killed.file(MEASUREMENTS, "quick").exists()
         time.sleep(0.6)
         assert {path: path.stat().st_mtime_ns for path in killed.jobs("quick")} == kept, "an orphan went on"
     before = len(calls())
@@ -322,7 +327,7 @@ def test_killed_at_any_moment_and_repeated_gives_the_same_bytes(run: Runner, toy
     assert len(calls()) - before == 6 - len(kept)
     assert all(path.stat().st_mtime_ns == stamp for path, stamp in kept.items())
     run("quick", only="draw")
-    name = "measurements.csv"
+    name = MEASUREMENTS
     assert killed.file(name, "quick").read_bytes() == run.file(name, "quick").read_bytes()
 
 

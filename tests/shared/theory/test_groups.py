@@ -15,7 +15,6 @@ from shared.theory.groups import (
     grpo_advantages,
     is_silent,
     rloo_advantages,
-    silent_kind,
 )
 
 ADVANTAGES = [grpo_advantages, dr_grpo_advantages, rloo_advantages]
@@ -80,18 +79,8 @@ def test_one_silent_group_leaves_the_others_alone() -> None:
     assert torch.allclose(advantages[1], torch.tensor([-0.5, -0.5, -0.5, 1.5]), atol=1e-3)
 
 
-def test_silent_kind() -> None:
-    rewards = torch.tensor([[1.0, 1.0], [0.0, 0.0], [0.0, 1.0], [0.5, 0.5], [2.0, 2.0]])
-    kind = silent_kind(rewards)
-    assert kind.all_right.tolist() == [True, False, False, False, True]
-    assert kind.all_wrong.tolist() == [False, True, False, True, False]
-    assert silent_kind(rewards, success=0.5).all_right.tolist() == [True, False, False, True, True]
-    assert silent_kind(np.float32([[0.35, 0.35]]), success=0.35).all_right.tolist() == [True]
-    assert silent_kind([[1, 1], [0, 1]]).all_right.tolist() == [True, False]
-
-
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize("function", [group_mean, group_std, is_silent, silent_kind, *ADVANTAGES])
+@pytest.mark.parametrize("function", [group_mean, group_std, is_silent, *ADVANTAGES])
 def test_rewards_that_are_no_numbers(function, bad: float) -> None:
     for rewards in (torch.tensor([[1.0, 2.0], [bad, 1.0]]), torch.tensor([bad, bad]), np.array([bad])):
         with pytest.raises(ValueError, match="finite"):

@@ -14,10 +14,14 @@ from shared.theory.groups import grpo_advantages
 from shared.theory.process_sets import process_set_sizes, step_advantages, step_rewards, tree_statistics
 
 
+def real_tokens(ids: torch.Tensor, mask: torch.Tensor) -> list[list[int]]:
+    return [row[keep != 0].tolist() for row, keep in zip(ids, mask)]
+
+
 def brute_force_sizes(ids: torch.Tensor, mask: torch.Tensor, group_size: int) -> torch.Tensor:
     """O(G^2 T): for each token, count the completions of the group with the same real tokens up to it."""
     sizes = torch.zeros(ids.shape, dtype=torch.int64)
-    real = [row[keep != 0].tolist() for row, keep in zip(ids, mask)]
+    real = real_tokens(ids, mask)
     for i, tokens in enumerate(real):
         first = i // group_size * group_size
         group = real[first : first + group_size]
@@ -36,6 +40,19 @@ def padded(rows: list[list[int]], side: str = "right", pad: int = 0) -> tuple[to
         ids[i, at] = torch.tensor(row, dtype=torch.int64)
         mask[i, at] = True
     return ids, mask
+
+
+def sets_by_prefix(tokens: list[list[int]]) -> dict[frozenset[int], list[int]]:
+    """The process sets of one group of completions without padding: rows to the places t that they share."""
+    sets: dict[frozenset[int], list[int]] = {}
+    for t in range(max(map(len, tokens), default=0)):
+        rows: dict[tuple[int, ...], list[int]] = {}
+        for i, row in enumerate(tokens):
+            if t < len(row):
+                rows.setdefault(tuple(row[: t + 1]), []).append(i)
+        for members in rows.values():
+            sets.setdefault(frozenset(members), []).append(t)
+    return sets
 
 
 def all_paths(ids: torch.Tensor, mask: torch.Tensor, group_size: int) -> list[torch.Tensor]:
@@ -259,9 +276,10 @@ class TestSteps:
         rank = real.cumsum(1) - 1
         for first in range(0, len(ids), group_size):
             group = slice(first, first + group_size)
-            for rows, start, end in process_sets.process_sets(ids[group], mask[group]):
+            for rows, shared in sets_by_prefix(real_tokens(ids[group], mask[group])).items():
                 members = [first + i for i in rows]
-                place = [(i, int(torch.nonzero(real[i] & (rank[i] == t)))) for i in members for t in (start, end - 1)]
+                ends = shared[0], shared[-1]
+                place = [(i, int(torch.nonzero(real[i] & (rank[i] == t)))) for i in members for t in ends]
                 mean = rewards[members].mean().item()
                 assert [steps[p].item() for p in place] == pytest.approx([mean] * len(place), abs=1e-12)
                 total = sum(advantages[p].item() for p in place[::2])
@@ -359,27 +377,16 @@ class TestTree:
         found = tree_statistics(ids, mask, group_size)
         for first in range(0, len(ids), group_size):
             group = slice(first, first + group_size)
-            tokens = [row[keep != 0].tolist() for row, keep in zip(ids[group], mask[group])]
-            sets = process_sets.process_sets(ids[group], mask[group])
+            tokens = real_tokens(ids[group], mask[group])
+            sets = sets_by_prefix(tokens)
             for i in range(group_size):
                 same = frozenset(j for j in range(group_size) if tokens[j] == tokens[i])
-                between = [s for s in sets if i in s[0] and s[0] != same and len(s[0]) < group_size]
+                between = [rows for rows in sets if i in rows and rows != same and len(rows) < group_size]
                 assert found.path_depth[first + i] == len(between)
-                inside = sum(end - start for _, start, end in between)
+                inside = sum(len(sets[rows]) for rows in between)
                 expected = inside / max(1, len(tokens[i]))
                 assert found.intermediate_proportion[first + i].item() == pytest.approx(expected, abs=1e-15)
             assert found.flat[first // group_size] == (found.path_depth[group] == 0).all()
-
-    def test_list_of_sets(self) -> None:
-        ids, mask = padded([[9, 1, 2], [9, 1, 3], [9, 4], [9, 1, 3]])
-        assert process_sets.process_sets(ids, mask) == [
-            (frozenset({0, 1, 2, 3}), 0, 1),
-            (frozenset({0, 1, 3}), 1, 2),
-            (frozenset({2}), 1, 2),
-            (frozenset({0}), 2, 3),
-            (frozenset({1, 3}), 2, 3),
-        ]
-        assert process_sets.process_sets(ids[:0], mask[:0]) == []
 
 
 class TestSpeed:
