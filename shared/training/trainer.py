@@ -22,6 +22,7 @@ import inspect
 import math
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from shared.grading.rewards import completion_text
 from shared.theory.process_sets import TreeStatistics, tree_statistics
 from shared.training.dynamic_sampling import DynamicSampling, check_redraws, silent_groups, summed_rewards
 from shared.training.group_log import GroupLog
+from shared.training.resume import ExactResume
 from shared.training.token_weights import RolloutBatch, TokenWeight, Weighting, as_weighting
 from shared.training.trainer_checks import TOKEN_LEVEL_LOSSES, check_settings, finite
 from shared.training.weighted_loss import WeightedLoss, configured
@@ -63,7 +65,7 @@ class OneContextGRPOTrainer(GRPOTrainer):
             return super()._generate_single_turn(*args, **kwargs)
 
 
-class TokenWeightedGRPOTrainer(DynamicSampling, OneContextGRPOTrainer):
+class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, OneContextGRPOTrainer):
     """`trl.GRPOTrainer` plus token weights, redraws of silent groups and a group log; other arguments are TRL's.
 
     `token_weight`: a method's name ("sharpness", "lopti", "lambda-grpo*sharpness", ...), what `token_weighting` makes
@@ -106,7 +108,6 @@ class TokenWeightedGRPOTrainer(DynamicSampling, OneContextGRPOTrainer):
         self._open_groups: list[dict[str, Any]] = []
         self._row_entropy: Tensor | None = None
         self._row_seen: Tensor | None = None
-        self._resumed = False
 
     # --- sampling -----------------------------------------------------------------------------------------------------
 
@@ -206,10 +207,6 @@ class TokenWeightedGRPOTrainer(DynamicSampling, OneContextGRPOTrainer):
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train as TRL does; raises ReplicationError when no step was made, and closes the group log in any case."""
-        resume = kwargs.get("resume_from_checkpoint") or (args[0] if args else None)
-        if resume:
-            self._check_resume()
-            self._resumed = True
         try:
             result = super().train(*args, **kwargs)
         finally:
@@ -222,16 +219,11 @@ class TokenWeightedGRPOTrainer(DynamicSampling, OneContextGRPOTrainer):
         self._weighted_loss.close_run()
         return result
 
-    def _check_resume(self) -> None:
-        """Resuming repeats a run exactly only from the end of a generation window, with the optimizer's state."""
-        window = self.args.steps_per_generation * self.num_iterations
-        if window > self.args.gradient_accumulation_steps or self.args.save_only_model:
-            raise ReplicationError(
-                "A run cannot be resumed exactly with these settings: a checkpoint would fall inside a generation "
-                "window (steps_per_generation * num_iterations > gradient_accumulation_steps) or lacks the optimizer "
-                "(save_only_model). Start again, or set steps_per_generation = gradient_accumulation_steps, "
-                "num_iterations = 1 and save_only_model = False."
-            )
+    def _budget(self) -> dict[str, int]:
+        return {"rollouts": self._weighted_loss.rollouts, "completions": self._weighted_loss.completions}
+
+    def _restore_budget(self, budget: Mapping[str, int]) -> None:
+        self._weighted_loss.rollouts, self._weighted_loss.completions = budget["rollouts"], budget["completions"]
 
     # --- what is measured ---------------------------------------------------------------------------------------------
 

@@ -48,7 +48,7 @@ class WeightedLoss:
         self.audit = WeightAudit(weighting) if weighting is not None and weighting.token_level else None
         self.row_weights: Tensor | None = None
         self._visits: Tensor | None = None
-        self._rollouts = self._completions = 0
+        self.rollouts = self.completions = 0
 
     def start_rollout(self, rows: Tensor, completions: int) -> None:
         """A rollout is about to go through the loss: `rows` (n,) number this process's completions from 0.
@@ -58,8 +58,8 @@ class WeightedLoss:
         self._visits = torch.zeros_like(rows)
         if self.weighting is not None and any(not isinstance(f, RolloutWeight) for f in self.weighting.factors):
             self.row_weights = torch.full((len(rows), 3), torch.nan, device=rows.device)
-        self._rollouts += 1
-        self._completions += completions
+        self.rollouts += 1
+        self.completions += completions
 
     def watching(self, model: Any, inputs: dict[str, Any]) -> AbstractContextManager[list[Tensor]]:
         """A context for the forward pass of the policy; gives the list that raw logits will be found in."""
@@ -78,8 +78,8 @@ class WeightedLoss:
         self._visits[rows] += 1
         if self.accelerator.sync_gradients:
             self.record("budget/pass", int(visits.max()) + 1)
-            self.record("budget/rollouts", self._rollouts)
-            self.record("budget/completions", self._completions)
+            self.record("budget/rollouts", self.rollouts)
+            self.record("budget/completions", self.completions)
         if self.audit is None:
             return logps, entropies
         old = inputs.get("old_per_token_logps")

@@ -91,9 +91,10 @@ def make_trainer(
     }
     recorder = Recorder()
     model, tokenizer = model or policy()
-    extra = (
-        {} if trainer_class is GRPOTrainer else {"token_weight": token_weight, "group_log": tmp_path / "groups.jsonl"}
-    )
+    extra: dict[str, Any] = {}
+    if trainer_class is not GRPOTrainer:
+        own = {key: changes.pop(key) for key in ("max_redraws", "redraw") if key in changes}
+        extra = {"token_weight": token_weight, "group_log": tmp_path / "groups.jsonl", **own}
     trainer = trainer_class(
         model=model,
         reward_funcs=reward,
@@ -389,12 +390,6 @@ def test_columns_that_trl_would_lose_are_refused(tmp_path: Path, column: str) ->
         check_settings(config, Dataset.from_dict({"question": ["a"]}))
 
 
-def test_resuming_inside_a_generation_window_is_refused(tmp_path: Path) -> None:
-    trainer, _ = make_trainer(tmp_path, num_iterations=2)
-    with pytest.raises(ReplicationError, match="cannot be resumed exactly"):
-        trainer.train(resume_from_checkpoint=str(tmp_path))
-
-
 def test_checks_also_see_positional_arguments(tmp_path: Path) -> None:
     model, tokenizer = policy()
     config = GRPOConfig(output_dir=str(tmp_path), loss_type="luspo", use_cpu=True, bf16=False)
@@ -412,18 +407,6 @@ def test_an_infinite_reward_of_an_asynchronous_function_stops_the_run(tmp_path: 
     with pytest.raises(ReplicationError, match="infinite"):
         trainer.train()
     assert not recorder.gradients
-
-
-def test_a_resumed_run_keeps_the_groups_logged_before_its_checkpoint(tmp_path: Path) -> None:
-    options = {"save_strategy": "steps", "save_steps": 2, "learning_rate": 0.01, "optim": "adamw_torch"}
-    trainer, _ = make_trainer(tmp_path, TOKEN_WEIGHTS["lambda-grpo"], max_steps=4, **options)
-    trainer.train()
-    whole = (tmp_path / "groups.jsonl").read_text()
-    after = {name: value.clone() for name, value in trainer.model.state_dict().items()}
-    trainer, _ = make_trainer(tmp_path, TOKEN_WEIGHTS["lambda-grpo"], max_steps=4, **options)
-    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    assert (tmp_path / "groups.jsonl").read_text() == whole
-    assert all(torch.equal(after[name], value) for name, value in trainer.model.state_dict().items())
 
 
 def test_entropy_is_null_where_the_loss_sees_no_token(tmp_path: Path) -> None:
