@@ -121,8 +121,8 @@ def check_resume(args: Any, checkpoint: Path, step: int, batches: int) -> None:
     """
     if batches % _window(args):
         raise ReplicationError(
-            f"{checkpoint} lies inside a generation window (step {step}): the samples in use then are not saved, so the "
-            f"run cannot be resumed exactly. Resume from a checkpoint at a multiple of {steps_per_window(args)} steps, "
+            f"{checkpoint} lies inside a generation window (step {step}): the samples in use then are not saved, so "
+            f"the run cannot be resumed exactly. Resume from a checkpoint at a multiple of {steps_per_window(args)} steps, "
             f"or start again with save_steps a multiple of {steps_per_window(args)}."
         )
     # Sharded runs keep it in files of their own: FSDP below another name that begins alike, DeepSpeed elsewhere.

@@ -40,7 +40,7 @@ from shared.theory.process_sets import TreeStatistics, tree_statistics
 from shared.training.dynamic_sampling import DynamicSampling, check_redraws, silent_groups, summed_rewards
 from shared.training.group_log import GroupLog
 from shared.training.resume import ExactResume
-from shared.training.token_weights import RolloutBatch, TokenWeight, Weighting, as_weighting
+from shared.training.token_weights import RolloutBatch, TokenWeight, Weighting, as_weighting, rollout_weights
 from shared.training.trainer_checks import TOKEN_LEVEL_LOSSES, check_settings, finite
 from shared.training.weighted_loss import WeightedLoss, configured
 
@@ -137,7 +137,7 @@ class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, OneContextGRPOTrain
         weights = None
         if self.weighting is not None and self.weighting.rollout_weight is not None:
             batch = RolloutBatch(ids, mask, tree.sizes, self._rollout.rewards, self.num_generations)
-            weights = self.weighting.rollout_weight(batch)
+            weights = rollout_weights(self.weighting.rollout_weight, batch)
             output["token_weights"] = weights[local, : output["completion_ids"].size(1)]
         self._record("time/token_weights", time.perf_counter() - started)
 

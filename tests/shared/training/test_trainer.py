@@ -283,16 +283,51 @@ def test_a_reward_that_is_no_number_stops_the_run(tmp_path: Path, bad: float) ->
 
 
 def test_a_gradient_that_is_no_number_stops_the_run_before_the_step(tmp_path: Path) -> None:
-    def poison(batch: RolloutBatch) -> torch.Tensor:
-        return torch.full(batch.set_sizes.shape, math.nan)
-
-    trainer, recorder = make_trainer(tmp_path, token_weight=poison, learning_rate=0.1)
+    trainer, recorder = make_trainer(tmp_path, learning_rate=0.1)
+    trainer.model.model.norm.weight.register_hook(lambda gradient: gradient * math.nan)
     before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
     with pytest.raises(ReplicationError, match="gradient norm is nan at step 0"):
         trainer.train()
     assert not recorder.gradients
     assert all(torch.equal(before[name], value) for name, value in trainer.model.state_dict().items())
     assert len(list(read_group_log(tmp_path / "groups.jsonl"))) == 2, "the groups of the failed step are kept"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda w: -w, r"own gave -1 to token 0 of completion 0"),
+        (lambda w: w.index_fill(0, torch.tensor([3]), math.nan), r"own gave nan to token 0 of completion 3"),
+        (lambda w: w.index_fill(1, torch.tensor([0]), math.inf), r"own gave inf .* and 8 such weights"),
+        (lambda w: torch.ones(w.size(0) + 4, w.size(1) + 5), r"own gave shape \(12, 10\); .*\(8, 5\)"),
+        (lambda w: w[:, :1], r"own gave shape \(8, 1\)"),
+        (lambda w: w.sum(), r"own gave shape \(\)"),
+        (lambda w: w.tolist(), r"own gave list"),
+        (lambda w: w.to(torch.complex64), r"own gave a tensor of torch.complex64"),
+    ],
+)
+def test_own_token_weights_are_checked(tmp_path: Path, wrong: Any, message: str) -> None:
+    def own(batch: RolloutBatch) -> torch.Tensor:
+        return wrong(torch.ones(batch.set_sizes.shape))
+
+    trainer, recorder = make_trainer(tmp_path, own)
+    with pytest.raises(ReplicationError, match=message):
+        trainer.train()
+    assert not recorder.gradients
+
+
+def test_own_token_weights_on_padding_do_not_matter(tmp_path: Path) -> None:
+    gradients = []
+    for padding in (1, math.nan):
+
+        def own(batch: RolloutBatch, padding: float = padding) -> torch.Tensor:
+            assert not batch.completion_mask.all(), "there must be padding"
+            return torch.where(batch.completion_mask, 1, padding)
+
+        trainer, recorder = make_trainer(tmp_path, own, per_device_train_batch_size=12 * GROUP, temperature=50.0)
+        trainer.train()
+        gradients.append(recorder.gradients[0])
+    assert gradients[0].any() and torch.equal(*gradients)
 
 
 def test_every_group_is_logged_with_what_was_measured(tmp_path: Path) -> None:
