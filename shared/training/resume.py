@@ -120,10 +120,11 @@ def check_resume(args: Any, checkpoint: Path, step: int, batches: int) -> None:
     and a reference model that follows the policy (`sync_ref_model`), which no checkpoint holds.
     """
     if batches % _window(args):
+        multiple = f"multiple of {steps_per_window(args)}"
         raise ReplicationError(
             f"{checkpoint} lies inside a generation window (step {step}): the samples in use then are not saved, so "
-            f"the run cannot be resumed exactly. Resume from a checkpoint at a multiple of {steps_per_window(args)} steps, "
-            f"or start again with save_steps a multiple of {steps_per_window(args)}."
+            f"the run cannot be resumed exactly. Resume from a checkpoint at a {multiple} steps, or start again with "
+            f"save_steps a {multiple}."
         )
     # Sharded runs keep it in files of their own: FSDP below another name that begins alike, DeepSpeed elsewhere.
     found = args.deepspeed_plugin is not None or any(checkpoint.glob("optimizer*"))

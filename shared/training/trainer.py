@@ -11,7 +11,10 @@ Departures from `trl.GRPOTrainer`, all of them additions around it; its loss is 
    train on nothing are refused before the first generation.
 5. A rollout is sampled inside one automatic-mixed-precision context, so that the weights are cast once per rollout and
    not once per decoded token (on a CPU this nearly halves the time of sampling; the numbers sampled from are the same).
-6. **Dynamic sampling**, where asked for: silent groups are redrawn up to a bound (`shared.training.dynamic_sampling`).
+6. **Samples come from the policy**: generation settings that ship with a model (a nucleus, a repetition penalty,
+   suppressed tokens) are left out of training's samples, and named once.
+7. **Resuming** is exact or refused (`resume`).
+8. **Dynamic sampling**, where asked for: silent groups are redrawn up to a bound (`shared.training.dynamic_sampling`).
 
 Weights and trees need whole groups: completions are gathered from all processes first and sliced back after.
 """
@@ -22,7 +25,9 @@ import inspect
 import math
 import os
 import time
+import warnings
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +41,7 @@ from trl import GRPOTrainer
 
 from shared.errors import ReplicationError
 from shared.grading.rewards import completion_text
+from shared.models.plain_sampling import distorting_settings, plain_sampling
 from shared.theory.process_sets import TreeStatistics, tree_statistics
 from shared.training.dynamic_sampling import DynamicSampling, check_redraws, silent_groups, summed_rewards
 from shared.training.group_log import GroupLog
@@ -61,7 +67,9 @@ class OneContextGRPOTrainer(GRPOTrainer):
     """`trl.GRPOTrainer` that samples a rollout inside one mixed-precision context (departure 5), and nothing else."""
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
-        with self.accelerator.autocast():
+        # vLLM and continuous batching compute in a precision of their own, and vLLM is sent the weights in there.
+        elsewhere = self.use_vllm or self.use_transformers_continuous_batching
+        with nullcontext() if elsewhere else self.accelerator.autocast():
             return super()._generate_single_turn(*args, **kwargs)
 
 
@@ -108,8 +116,25 @@ class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, OneContextGRPOTrain
         self._open_groups: list[dict[str, Any]] = []
         self._row_entropy: Tensor | None = None
         self._row_seen: Tensor | None = None
+        self._warn_of_generation_settings()
 
     # --- sampling -----------------------------------------------------------------------------------------------------
+
+    def _warn_of_generation_settings(self) -> None:
+        stated = {} if self.use_vllm else self.generation_kwargs
+        found = {} if self.use_vllm else distorting_settings(self.accelerator.unwrap_model(self.model), stated)
+        if found and self.accelerator.is_main_process:
+            listed = ", ".join(f"{name}={value!r}" for name, value in found.items())
+            warnings.warn(
+                f"The model's own generation settings ({listed}) are left out when training samples: with them the "
+                "samples would not come from the policy that is trained. To sample with them all the same, state them "
+                "in GRPOConfig.generation_kwargs.",
+                stacklevel=3,
+            )
+
+    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
+        with plain_sampling(self.accelerator.unwrap_model(self.model)):
+            return super()._generate_single_turn(*args, **kwargs)
 
     def _calculate_rewards(
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: list[list[int]]
