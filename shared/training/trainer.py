@@ -43,7 +43,13 @@ from shared.errors import ReplicationError
 from shared.grading.rewards import completion_text
 from shared.models.plain_sampling import distorting_settings, plain_sampling
 from shared.theory.process_sets import TreeStatistics, tree_statistics
-from shared.training.dynamic_sampling import DynamicSampling, check_redraws, silent_groups, summed_rewards
+from shared.training.dynamic_sampling import (
+    DynamicSampling,
+    check_redraws,
+    silent_groups,
+    silent_when_normalized,
+    summed_rewards,
+)
 from shared.training.group_log import GroupLog
 from shared.training.resume import ExactResume
 from shared.training.token_weights import RolloutBatch, TokenWeight, Weighting, as_weighting, rollout_weights
@@ -60,7 +66,8 @@ class _Rollout:
     prompts: list[Any]
     completions: list[Any]
     completion_ids: list[list[int]]
-    rewards: Tensor  # (B,) over all processes; NaN where no reward function gave a number
+    per_function: Tensor  # (B, F) over all processes; NaN where a reward function gave no number
+    rewards: Tensor  # (B,) their weighted sum; NaN where none gave a number
 
 
 class OneContextGRPOTrainer(GRPOTrainer):
@@ -143,7 +150,7 @@ class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, OneContextGRPOTrain
         if per_function.isinf().any():  # of asynchronous functions and reward models, which `finite` leaves alone
             raise ReplicationError("A reward is infinite. Return a finite number, or None where there is no score.")
         total = summed_rewards(per_function, self.reward_weights)
-        self._rollout = _Rollout(prompts, completions, completion_ids_list, total)
+        self._rollout = _Rollout(prompts, completions, completion_ids_list, per_function, total)
         return per_function
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
@@ -187,17 +194,25 @@ class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, OneContextGRPOTrain
         return gather(pad(local_ids, dim=1)), gather(pad(mask.long(), dim=1)).bool()
 
     def _silence(self, output: dict[str, Any], local: slice) -> Tensor:
-        """Set the advantages of silent groups to exactly zero; return which groups are silent, (groups,) bool."""
-        silent = silent_groups(self._rollout.rewards, self.num_generations)
-        if self.multi_objective_aggregation == "sum_then_normalize":
-            rows = silent.repeat_interleave(self.num_generations)
-            output["advantages"] = output["advantages"].masked_fill(rows[local], 0.0)
-            # The same in TRL's own completions log.
-            logged = self._logs["advantages"]
-            for i in torch.nonzero(rows).flatten().tolist():
-                position = len(logged) - len(rows) + i
-                if position >= 0:
-                    logged[position] = 0.0
+        """Set the advantages of silent groups to exactly zero; return which groups are silent, (groups,) bool.
+
+        Where each function's rewards are normalized before they are summed, the mean over the batch, which TRL
+        subtracts after, is 0 as well, so that whatever differs from 0 in a silent group is rounding.
+        """
+        if self.multi_objective_aggregation == "normalize_then_sum":
+            silent = silent_when_normalized(
+                self._rollout.per_function, self.reward_weights, self.num_generations
+            )
+        else:
+            silent = silent_groups(self._rollout.rewards, self.num_generations)
+        rows = silent.repeat_interleave(self.num_generations)
+        output["advantages"] = output["advantages"].masked_fill(rows[local], 0.0)
+        # The same in TRL's own completions log.
+        logged = self._logs["advantages"]
+        for i in torch.nonzero(rows).flatten().tolist():
+            position = len(logged) - len(rows) + i
+            if position >= 0:
+                logged[position] = 0.0
         return silent
 
     # --- loss ---------------------------------------------------------------------------------------------------------
