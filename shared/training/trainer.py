@@ -200,9 +200,7 @@ class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, OneContextGRPOTrain
         subtracts after, is 0 as well, so that whatever differs from 0 in a silent group is rounding.
         """
         if self.multi_objective_aggregation == "normalize_then_sum":
-            silent = silent_when_normalized(
-                self._rollout.per_function, self.reward_weights, self.num_generations
-            )
+            silent = silent_when_normalized(self._rollout.per_function, self.reward_weights, self.num_generations)
         else:
             silent = silent_groups(self._rollout.rewards, self.num_generations)
         rows = silent.repeat_interleave(self.num_generations)
@@ -309,13 +307,24 @@ class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, OneContextGRPOTrain
         lengths = mask.sum(dim=1)
         right = self._all_right()
         exhausted = self._exhausted(silent)
+        given = self.args.reward_weights or []
+        weights_of = [*given, *[1.0] * (len(self.reward_func_names) - len(given))]  # an environment's own weighs 1
+        functions = list(zip(self.reward_func_names, weights_of, self._rollout.per_function.T, strict=True))
         for g in range(len(silent)):
             rows = range(g * size, (g + 1) * size)
             entry = {
-                "step": self.state.global_step,
+                "step": self.state.global_step + 1,
                 "prompt": prompts[g * size],
                 "completions": [completion_text(completions[i]) for i in rows],
                 "rewards": [_number(self._rollout.rewards[i]) for i in rows],
+                "reward_functions": [
+                    {
+                        "name": name,
+                        "weight": weight,
+                        "rewards": [_number(value) for value in values[rows.start : rows.stop]],
+                    }
+                    for name, weight, values in functions
+                ],
                 "advantages": [_number(advantages[i]) for i in rows],
                 "lengths": [int(lengths[i]) for i in rows],
                 "entropy": [None] * size,

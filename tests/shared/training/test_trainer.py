@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 import torch
 from datasets import Dataset
@@ -394,7 +395,7 @@ def test_every_group_is_logged_with_what_was_measured(tmp_path: Path) -> None:
     )
     trainer.train()
     groups = list(read_group_log(tmp_path / "groups.jsonl"))
-    assert [group["step"] for group in groups] == [0, 0, 1, 1, 2, 2]
+    assert [group["step"] for group in groups] == [1, 1, 2, 2, 3, 3]
     for group in groups:
         completions = group["completion_ids"]
         assert group["rewards"] == pytest.approx(mixed_reward(completions))
@@ -410,6 +411,35 @@ def test_every_group_is_logged_with_what_was_measured(tmp_path: Path) -> None:
     depth = [value for group in groups[-2:] for value in group["path_depth"]]
     assert last["tree/path_depth"] == pytest.approx(sum(depth) / len(depth))
     assert {"reward", "grad_norm", "entropy", "groups/silent", "time/token_weights"} <= last.keys()
+
+
+def test_every_reward_function_is_logged_with_its_weight(tmp_path: Path) -> None:
+    def length(completion_ids: list[list[int]], **_: Any) -> list[float | None]:
+        return [None if i % GROUP == 0 else float(len(ids)) for i, ids in enumerate(completion_ids)]
+
+    async def later(completion_ids: list[list[int]], **_: Any) -> list[float]:
+        return [float(ids[0]) for ids in completion_ids]
+
+    trainer, _ = make_trainer(tmp_path, reward=[mixed_reward, length, later], reward_weights=[1.0, 0.3, -0.5])
+    trainer.train()
+    for group in read_group_log(tmp_path / "groups.jsonl"):
+        functions, ids = group["reward_functions"], group["completion_ids"]
+        assert [(f["name"], f["weight"]) for f in functions] == [("mixed_reward", 1), ("length", 0.3), ("later", -0.5)]
+        assert functions[0]["rewards"] == pytest.approx(mixed_reward(ids))
+        assert functions[1]["rewards"] == [None, *(len(row) for row in ids[1:])]
+        assert functions[2]["rewards"] == [row[0] for row in ids]
+        summed = [sum(f["weight"] * (f["rewards"][i] or 0.0) for f in functions) for i in range(GROUP)]
+        assert group["rewards"] == pytest.approx(summed)
+
+
+def test_steps_of_the_group_log_are_those_of_trl(tmp_path: Path) -> None:
+    trainer, _ = make_trainer(tmp_path, max_steps=3, log_completions=True)
+    trainer.train()
+    ours = {
+        (group["step"], text) for group in read_group_log(tmp_path / "groups.jsonl") for text in group["completions"]
+    }
+    tables = [pandas.read_parquet(path) for path in sorted((tmp_path / "completions").glob("*.parquet"))]
+    assert ours == {(step, text) for table in tables for step, text in zip(table["step"], table["completion"])}
 
 
 def test_completions_cut_off_still_belong_to_their_process_sets(tmp_path: Path) -> None:
