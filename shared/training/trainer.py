@@ -10,7 +10,7 @@ Departures from `trl.GRPOTrainer`, all of them additions around it; its loss is 
 4. A **non-finite** reward or gradient stops the run before the optimizer step; settings that would fail or silently
    train on nothing are refused before the first generation.
 5. A rollout is sampled inside one automatic-mixed-precision context, so that the weights are cast once per rollout and
-   not once per decoded token (on a CPU this nearly halves the time of sampling; the numbers sampled from are the same).
+   not once per decoded token; on a CPU this nearly halves the time of sampling (`sampling_context`).
 6. **Samples come from the policy**: generation settings that ship with a model (a nucleus, a repetition penalty,
    suppressed tokens) are left out of training's samples, and named once.
 7. **Resuming** is exact or refused (`resume`).
@@ -25,9 +25,7 @@ import inspect
 import math
 import os
 import time
-import warnings
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,11 +35,11 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor
-from trl import GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer
+from trl.trainer.utils import get_config_model_id
 
 from shared.errors import ReplicationError
 from shared.grading.rewards import completion_text
-from shared.models.plain_sampling import distorting_settings, plain_sampling
 from shared.theory.process_sets import TreeStatistics, tree_statistics
 from shared.training.dynamic_sampling import (
     DynamicSampling,
@@ -52,6 +50,7 @@ from shared.training.dynamic_sampling import (
 )
 from shared.training.group_log import GroupLog
 from shared.training.resume import ExactResume
+from shared.training.sampling_context import OneContextGRPOTrainer, PolicySamples
 from shared.training.token_weights import RolloutBatch, TokenWeight, Weighting, as_weighting, rollout_weights
 from shared.training.trainer_checks import TOKEN_LEVEL_LOSSES, check_settings, finite
 from shared.training.weighted_loss import WeightedLoss, configured
@@ -70,17 +69,7 @@ class _Rollout:
     rewards: Tensor  # (B,) their weighted sum; NaN where none gave a number
 
 
-class OneContextGRPOTrainer(GRPOTrainer):
-    """`trl.GRPOTrainer` that samples a rollout inside one mixed-precision context (departure 5), and nothing else."""
-
-    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
-        # vLLM and continuous batching compute in a precision of their own, and vLLM is sent the weights in there.
-        elsewhere = self.use_vllm or self.use_transformers_continuous_batching
-        with nullcontext() if elsewhere else self.accelerator.autocast():
-            return super()._generate_single_turn(*args, **kwargs)
-
-
-class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, OneContextGRPOTrainer):
+class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, PolicySamples, OneContextGRPOTrainer):
     """`trl.GRPOTrainer` plus token weights, redraws of silent groups and a group log; other arguments are TRL's.
 
     `token_weight`: a method's name ("sharpness", "lopti", "lambda-grpo*sharpness", ...), what `token_weighting` makes
@@ -105,18 +94,22 @@ class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, OneContextGRPOTrain
     ) -> None:
         call = inspect.signature(GRPOTrainer.__init__).bind_partial(self, *args, **kwargs)
         given, weighting = call.arguments, as_weighting(token_weight)
-        if given.get("args") is not None:
-            check_settings(given["args"], given.get("train_dataset"), weighting)
+        if given.get("args") is None:
+            given["args"] = _default_config(given["model"])
+        check_settings(given["args"], given.get("train_dataset"), weighting, not given.get("environment_factory"))
+        log = GroupLog(group_log, log_token_ids) if group_log is not None else None
+        if log is not None and given["args"].process_index == 0:
+            log.check()
         if weighting is not None:
-            given["args"] = configured(given.get("args"), weighting)
+            given["args"] = configured(given["args"], weighting)
         unsupported = [name for name in ("tools", "environment_factory", "rollout_func") if given.get(name)]
-        check_redraws(given.get("args"), given.get("train_dataset"), max_redraws, redraw, unsupported)
+        check_redraws(given["args"], given.get("train_dataset"), max_redraws, redraw, unsupported)
         super().__init__(*call.args[1:], **call.kwargs)
         self.token_weight, self.weighting = token_weight, weighting
-        self._weighted_loss = WeightedLoss(weighting, self.accelerator, self._record)
+        self._weighted_loss = WeightedLoss(weighting, self.accelerator, self._record, self._set_count)
         self.success_reward = success_reward
         self.max_redraws, self.redraw = max_redraws, redraw
-        self.group_log = GroupLog(group_log, log_token_ids) if group_log is not None else None
+        self.group_log = log
         self.reward_funcs = [finite(function) for function in self.reward_funcs]
         self._rollout: _Rollout | None = None
         self._loss_inputs: dict[str, Any] | None = None
@@ -127,28 +120,15 @@ class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, OneContextGRPOTrain
 
     # --- sampling -----------------------------------------------------------------------------------------------------
 
-    def _warn_of_generation_settings(self) -> None:
-        stated = {} if self.use_vllm else self.generation_kwargs
-        found = {} if self.use_vllm else distorting_settings(self.accelerator.unwrap_model(self.model), stated)
-        if found and self.accelerator.is_main_process:
-            listed = ", ".join(f"{name}={value!r}" for name, value in found.items())
-            warnings.warn(
-                f"The model's own generation settings ({listed}) are left out when training samples: with them the "
-                "samples would not come from the policy that is trained. To sample with them all the same, state them "
-                "in GRPOConfig.generation_kwargs.",
-                stacklevel=3,
-            )
-
-    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
-        with plain_sampling(self.accelerator.unwrap_model(self.model)):
-            return super()._generate_single_turn(*args, **kwargs)
-
     def _calculate_rewards(
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: list[list[int]]
     ) -> Tensor:
         per_function = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        if per_function.isinf().any():  # of asynchronous functions and reward models, which `finite` leaves alone
-            raise ReplicationError("A reward is infinite. Return a finite number, or None where there is no score.")
+        models = [isinstance(function, torch.nn.Module) for function in self.reward_funcs]  # `finite` leaves them alone
+        if per_function.isinf().any() or not per_function[:, models].isfinite().all():
+            raise ReplicationError(
+                "A reward is infinite or NaN in float32. Return a finite number, or None where there is no score."
+            )
         total = summed_rewards(per_function, self.reward_weights)
         self._rollout = _Rollout(prompts, completions, completion_ids_list, per_function, total)
         return per_function
@@ -268,6 +248,10 @@ class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, OneContextGRPOTrain
     def _record(self, name: str, value: float) -> None:
         self._metrics["train"][name].append(float(value))
 
+    def _set_count(self, name: str, value: float) -> None:
+        """A metric that counts up, whose last value is logged and not its mean since the last log."""
+        self._metrics["train"][name] = [float(value)]
+
     def _record_groups(self, silent: Tensor, tree: TreeStatistics) -> None:
         right = silent & self._all_right()
         self._record("groups/redrawn", (self._draws > 1).float().mean())
@@ -381,6 +365,18 @@ class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, OneContextGRPOTrain
             self._resumed = False
         self.group_log.append(self._open_groups)
         self._open_groups = []
+
+
+def _default_config(model: Any) -> GRPOConfig:
+    """The configuration that TRL takes where none is given."""
+    name = model if isinstance(model, str) else get_config_model_id(model.config)
+    try:
+        return GRPOConfig(f"{name.split('/')[-1]}-GRPO")
+    except ValueError as error:
+        raise ReplicationError(
+            f"No settings were given, and TRL's defaults do not work on this machine: {error} Give the trainer "
+            "args=GRPOConfig(...); on a CPU with use_cpu=True and bf16=False."
+        ) from error
 
 
 def _number(value: Any) -> float | None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
+import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas
@@ -18,7 +21,7 @@ from shared.errors import ReplicationError
 from shared.models import catalog
 from shared.training.group_log import read_group_log
 from shared.training.token_weights import TOKEN_WEIGHTS, RolloutBatch
-from shared.training.trainer import TOKEN_LEVEL_LOSSES, TokenWeightedGRPOTrainer
+from shared.training.trainer import TOKEN_LEVEL_LOSSES, TokenWeightedGRPOTrainer, check_settings
 from tests.shared.training import grpo_oracle as oracle
 
 GROUP = 4
@@ -94,7 +97,7 @@ def make_trainer(
     model, tokenizer = model or policy()
     extra: dict[str, Any] = {}
     if trainer_class is not GRPOTrainer:
-        own = {key: changes.pop(key) for key in ("max_redraws", "redraw") if key in changes}
+        own = {key: changes.pop(key) for key in ("max_redraws", "redraw", "environment_factory") if key in changes}
         extra = {"token_weight": token_weight, "group_log": tmp_path / "groups.jsonl", **own}
     trainer = trainer_class(
         model=model,
@@ -498,15 +501,72 @@ def test_sequence_level_losses_are_allowed_without_token_weights(tmp_path: Path)
     assert recorder.gradients[0].any()
 
 
-@pytest.mark.parametrize("column", ["completion", "completion_ids"])
+@pytest.mark.parametrize("column", ["completions", "completion_ids", "prompts", "trainer_state", "log_extra"])
 def test_columns_that_trl_would_lose_are_refused(tmp_path: Path, column: str) -> None:
-    from shared.training.trainer import check_settings
-
     config = GRPOConfig(output_dir=str(tmp_path), per_device_train_batch_size=8, use_cpu=True, bf16=False)
     with pytest.raises(ReplicationError, match=f"column '{column}'"):
         check_settings(config, Dataset.from_dict({"prompt": ["a"], column: ["b"]}))
     with pytest.raises(ReplicationError, match="no column 'prompt'"):
         check_settings(config, Dataset.from_dict({"question": ["a"]}))
+
+
+def test_a_column_of_completions_is_trained_without_and_said(tmp_path: Path) -> None:
+    data = dataset().add_column("completion", ["its own"] * 12)
+    with pytest.warns(UserWarning, match="column 'completion' is not passed"):
+        trainer, recorder = make_trainer(tmp_path, train_dataset=data)
+    trainer.train()
+    assert recorder.gradients[0].any()
+
+
+def test_an_environment_may_own_the_prompts(tmp_path: Path) -> None:
+    class Environment:
+        def reset(self, number: int, **_: Any) -> str:
+            self.number = number
+            return f"{number}+1="
+
+        def get_reward(self) -> float:
+            return float(self.number % 2)
+
+    model, tokenizer = policy()
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.role }}:{{ m.content }}{{ m.tool_calls or '' }}{{ m.name }}\n{% endfor %}a:"
+    )
+    data = Dataset.from_dict({"number": list(range(12))})
+    trainer, _ = make_trainer(
+        tmp_path, reward=None, model=(model, tokenizer), train_dataset=data, environment_factory=Environment
+    )
+    trainer.train()
+    for group in read_group_log(tmp_path / "groups.jsonl"):
+        number = int(group["prompt"][0]["content"].split("+")[0])
+        assert group["reward_functions"] == [{"name": "Environment", "weight": 1.0, "rewards": [number % 2] * GROUP}]
+
+
+def test_a_log_that_cannot_be_written_is_known_before_anything_is_sampled(tmp_path: Path) -> None:
+    (tmp_path / "groups.jsonl").mkdir()
+    with pytest.raises(ReplicationError, match=r"groups\.jsonl cannot be written"):
+        make_trainer(tmp_path)
+
+
+def test_settings_are_checked_where_none_are_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    on_cpu = functools.partial(GRPOConfig, use_cpu=True, bf16=False)  # TRL's own defaults want a GPU
+    monkeypatch.setattr("shared.training.trainer.GRPOConfig", on_cpu)
+    model, tokenizer = policy()
+    with pytest.raises(ReplicationError, match="no column 'prompt'"):
+        TokenWeightedGRPOTrainer(
+            model, mixed_reward, train_dataset=Dataset.from_dict({"question": ["a"] * 9}), processing_class=tokenizer
+        )
+
+
+def test_the_budget_is_a_count_whenever_it_is_logged(tmp_path: Path) -> None:
+    trainer, _ = make_trainer(
+        tmp_path, "lopti", max_steps=8, logging_steps=4, num_iterations=2, per_device_train_batch_size=GROUP
+    )
+    trainer.train()
+    logged = [entry for entry in trainer.state.log_history if "budget/rollouts" in entry]
+    assert [entry["budget/rollouts"] for entry in logged] == [2, 4]
+    assert [entry["budget/completions"] for entry in logged] == [2 * GROUP, 4 * GROUP]
+    assert [entry["budget/pass"] for entry in logged] == [2, 2]
 
 
 def test_checks_also_see_positional_arguments(tmp_path: Path) -> None:
@@ -518,14 +578,49 @@ def test_checks_also_see_positional_arguments(tmp_path: Path) -> None:
         )
 
 
-def test_an_infinite_reward_of_an_asynchronous_function_stops_the_run(tmp_path: Path) -> None:
-    async def later(completions: list[Any], **_: Any) -> list[float]:
-        return [math.inf] + [1.0] * (len(completions) - 1)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_reward_that_is_no_number_stops_the_run_from_an_asynchronous_function_too(tmp_path: Path, bad: float) -> None:
+    async def later(completions: list[Any], **_: Any) -> list[float | None]:
+        return [bad, None] + [1.0] * (len(completions) - 2)
 
     trainer, recorder = make_trainer(tmp_path, reward=later)
-    with pytest.raises(ReplicationError, match="infinite"):
+    with pytest.raises(ReplicationError, match=f"later returned {bad}"):
         trainer.train()
     assert not recorder.gradients
+
+
+def test_a_reward_beyond_float32_and_one_of_a_model_that_is_no_number_stop_the_run(tmp_path: Path) -> None:
+    class Broken(torch.nn.Module):
+        config = SimpleNamespace(name_or_path="broken", _name_or_path="broken")
+
+        def forward(self, input_ids: torch.Tensor, **_: Any) -> Any:
+            return SimpleNamespace(logits=torch.full((len(input_ids), 1), math.nan))
+
+    def huge(completions: list[Any], **_: Any) -> list[float]:
+        return [1e300] * len(completions)
+
+    for reward in (huge, Broken()):
+        trainer, _ = make_trainer(tmp_path, reward=reward)
+        trainer.reward_processing_classes = [trainer.processing_class]
+        with pytest.raises(ReplicationError, match="infinite or NaN in float32"):
+            trainer.train()
+
+
+def test_rewards_may_come_from_a_generator_and_functions_can_be_pickled(tmp_path: Path) -> None:
+    def one_by_one(completion_ids: list[list[int]], **_: Any) -> Any:
+        yield from mixed_reward(completion_ids)
+
+    def mapped(completion_ids: list[list[int]], **_: Any) -> Any:
+        return map(float, mixed_reward(completion_ids))
+
+    trainer, _ = make_trainer(tmp_path, reward=[mixed_reward, one_by_one, mapped])
+    trainer.train()
+    for group in read_group_log(tmp_path / "groups.jsonl"):
+        first, *others = (function["rewards"] for function in group["reward_functions"])
+        assert all(other == first for other in others)
+    again = pickle.loads(pickle.dumps(trainer.reward_funcs[0]))
+    assert again([[1, 2]]) == trainer.reward_funcs[0](completion_ids=[[1, 2]]) == mixed_reward([[1, 2]])
+    assert again.__name__ == "mixed_reward"
 
 
 def test_entropy_is_null_where_the_loss_sees_no_token(tmp_path: Path) -> None:
