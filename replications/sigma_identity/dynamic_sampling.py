@@ -211,7 +211,7 @@ def _measured(log: Any, steps: int) -> Iterator[Counts]:
     """Counts of each step from the group log; a group was silent at first if it was redrawn or is silent now."""
     by_step: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for group in read_group_log(log):
-        by_step[group["step"]].append(group)
+        by_step[group["step"] - 1].append(group)
     for step in range(steps):
         groups = by_step[step]
         yield Counts(

@@ -237,7 +237,7 @@ def training_groups(
     """Steps (groups,) and groups of the trainer's log, with predictions interpolated between checkpoints."""
     position = {json.dumps(prompt): i for i, prompt in enumerate(problems["prompt"])}
     prompts = np.array([position[json.dumps(entry["prompt"])] for entry in log])
-    steps = np.array([entry["step"] for entry in log])
+    steps = np.array([entry["step"] for entry in log]) - 1  # those done when the group was sampled
     right = np.array([round(sum(value == 1.0 for value in entry["rewards"])) for entry in log])
     at = [look.step for look in checkpoints]
     before = np.clip(np.searchsorted(at, steps, side="right") - 1, 0, len(at) - 2)

@@ -5,18 +5,22 @@ The interval covers the choice of problems, for one trained model; it says nothi
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from datasets import Dataset
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainerState
 
 from shared.grading.rewards import RewardFunction
-from shared.models.sampling import autocast, prompt_text
+from shared.models.plain_sampling import plain_sampling
+from shared.models.sampling import autocast, end_tokens, prompt_ids, prompt_text
 from shared.statistics.estimates import Estimate, mean_interval, wilson_interval
 
 
@@ -41,8 +45,9 @@ def greedy_accuracy(
     """Accuracy of greedy decoding: per-problem correctness and Wilson's interval over the problems.
 
     `problems`: column `prompt` (chat messages or text) and what the reward reads. `reward`: a TRL reward function, or
-    several of which the first says what is correct (1.0). `precision="bfloat16"` decodes under autocast. The model's
-    train/eval mode, the tokenizer's padding side and torch's global generators are left as they were.
+    several of which the first says what is correct (1.0); it is called as in training (`call_reward`).
+    `precision="bfloat16"` decodes under autocast. The model's train/eval mode and torch's global generators are left as
+    they were. Prompts become tokens, and completions end, as in training with TRL.
     """
     return evaluate_benchmark(
         model, tokenizer, problems, reward, max_new_tokens=max_new_tokens, batch_size=batch_size, precision=precision
@@ -72,17 +77,18 @@ def evaluate_benchmark(
         raise ValueError(f"{samples} samples at temperature {temperature}: several need a temperature above 0")
     if len(problems) == 0:
         raise ValueError("no problem to evaluate on")
-    prompts = [prompt_text(tokenizer, prompt) for prompt in problems["prompt"]]
-    rows = [i for i in range(len(prompts)) for _ in range(samples)]
-    rows.sort(key=lambda i: len(prompts[i]))
+    prompts = [prompt_ids(tokenizer, prompt) for prompt in problems["prompt"]]
+    lengths = [len(prompt_text(tokenizer, prompt)) for prompt in problems["prompt"]]
+    rows = sorted((i for i in range(len(prompts)) for _ in range(samples)), key=lambda i: lengths[i])
     config = _generation_config(model, tokenizer, max_new_tokens, temperature, top_p)
-    texts: list[list[str]] = [[] for _ in prompts]
-    with _undisturbed(model, tokenizer, seed), autocast(model, precision):
+    completion_ids: list[list[list[int]]] = [[] for _ in prompts]
+    with _undisturbed(model, seed), autocast(model, precision):
         for start in range(0, len(rows), batch_size):
             batch = rows[start : start + batch_size]
-            for row, text in zip(batch, _complete(model, tokenizer, [prompts[i] for i in batch], config)):
-                texts[row].append(text)
-    correct = _grade(reward, problems, texts)
+            for row, ids in zip(batch, _complete(model, [prompts[i] for i in batch], config), strict=True):
+                completion_ids[row].append(ids)
+    texts = [tokenizer.batch_decode(samples_ids, skip_special_tokens=True) for samples_ids in completion_ids]
+    correct = _grade(reward, problems, completion_ids, texts)
     if samples == 1:
         return Evaluation(correct, wilson_interval(int(correct.sum()), len(prompts)), texts)
     return Evaluation(correct, mean_interval(correct.mean(axis=1)), texts)
@@ -120,65 +126,89 @@ def benchmark_accuracies(
     }
 
 
-def _grade(reward: Any, problems: Dataset, texts: list[list[str]]) -> np.ndarray:
+def call_reward(reward: RewardFunction, inputs: Mapping[str, Sequence[Any]]) -> list[float | None]:
+    """The rewards of completions, called as TRL calls a reward function in training; it may be asynchronous.
+
+    `inputs`: `prompts`, `completions`, `completion_ids` and the columns of the data set. Added to them is what TRL
+    passes: a `trainer_state` (that of no step), `log_extra` and `log_metric`, which log nothing here.
+    """
+    trl = {"trainer_state": TrainerState(), "log_extra": lambda column, values: None}
+    paid = reward(**{**inputs, **trl, "log_metric": lambda name, value: None})
+    return list(_awaited(paid) if inspect.isawaitable(paid) else paid)
+
+
+def _awaited(result: Any) -> Any:
+    async def wait() -> Any:
+        return await result
+
+    with ThreadPoolExecutor(1) as pool:  # a thread of its own: the caller may be inside an event loop, as notebooks are
+        return pool.submit(asyncio.run, wait()).result()
+
+
+def _grade(reward: Any, problems: Dataset, completion_ids: list[list[list[int]]], texts: list[list[str]]) -> np.ndarray:
     """Correctness (problems, samples): the first reward function pays 1.0. It sees what TRL would show it."""
     check = reward if callable(reward) else reward[0]
     samples = len(texts[0])
     columns = {
         name: [value for value in problems[name] for _ in range(samples)]
         for name in problems.column_names
-        if name != "prompt"
+        if name not in ("prompt", "completion", "completion_ids")
     }
     prompts = [prompt for prompt in problems["prompt"] for _ in range(samples)]
     chat = not isinstance(prompts[0], str)
     flat = [text for row in texts for text in row]
     completions = [[{"role": "assistant", "content": text}] for text in flat] if chat else flat
-    paid = check(prompts=prompts, completions=completions, **columns)
+    ids = [sample for row in completion_ids for sample in row]
+    paid = call_reward(check, {**columns, "prompts": prompts, "completions": completions, "completion_ids": ids})
     return np.array([value == 1.0 for value in paid], dtype=bool).reshape(len(texts), samples)
 
 
 def _generation_config(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_new_tokens: int, temperature: float, top_p: float
 ) -> GenerationConfig:
-    own = model.generation_config
-    end = own.eos_token_id if own is not None and own.eos_token_id is not None else tokenizer.eos_token_id
-    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     sampling = {"temperature": temperature, "top_p": top_p, "top_k": 0} if temperature > 0 else {}
     return GenerationConfig(
-        max_new_tokens=max_new_tokens, do_sample=temperature > 0, eos_token_id=end, pad_token_id=pad, **sampling
+        max_new_tokens=max_new_tokens,
+        do_sample=temperature > 0,
+        eos_token_id=end_tokens(model, tokenizer) or None,
+        pad_token_id=_padding(tokenizer),
+        **sampling,
     )
 
 
-def _complete(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: list[str], config: GenerationConfig
-) -> list[str]:
-    # A chat template has written its special tokens already.
-    batch = tokenizer(prompts, return_tensors="pt", padding=True, add_special_tokens=False).to(model.device)
+def _padding(tokenizer: PreTrainedTokenizerBase) -> int:
+    """A token to fill up with; which one does not matter, for it is masked in prompts and cut off completions."""
+    return next((token for token in (tokenizer.pad_token_id, tokenizer.eos_token_id) if token is not None), 0)
+
+
+def _complete(model: PreTrainedModel, prompts: list[tuple[int, ...]], config: GenerationConfig) -> list[list[int]]:
+    """Token ids of one completion of each prompt, up to its first end of sequence, that included."""
+    width = max(map(len, prompts))
+    filled = [[config.pad_token_id] * (width - len(prompt)) + list(prompt) for prompt in prompts]
+    mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
     with torch.no_grad():
         ids = model.generate(
-            input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], generation_config=config
+            input_ids=torch.tensor(filled, device=model.device),
+            attention_mask=torch.tensor(mask, device=model.device),
+            generation_config=config,
         )
-    return tokenizer.batch_decode(ids[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
+    ends = set(config.eos_token_id or ())
+    completions = []
+    for row in ids[:, width:].tolist():
+        end = next((position + 1 for position, token in enumerate(row) if token in ends), len(row))
+        completions.append(row[:end])
+    return completions
 
 
 @contextlib.contextmanager
-def _undisturbed(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, seed: int) -> Iterator[None]:
-    """Evaluation mode, left padding and a generator of its own; everything restored afterwards, also on an error."""
-    training, side = model.training, tokenizer.padding_side
-    owner = (
-        model.get_base_model() if hasattr(model, "get_base_model") else model
-    )  # an adapter's generate() reads it there
-    own_config = owner.generation_config
+def _undisturbed(model: PreTrainedModel, seed: int) -> Iterator[None]:
+    """Evaluation mode, plain sampling and a generator of its own; everything restored afterwards, also on an error."""
+    training = model.training
     devices = [model.device] if model.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
+    with torch.random.fork_rng(devices=devices), plain_sampling(model):
         torch.manual_seed(seed)
         model.eval()
-        tokenizer.padding_side = "left"
-        # generate() fills what a given configuration leaves open from the model's own, such as a repetition penalty.
-        owner.generation_config = GenerationConfig()
         try:
             yield
         finally:
-            owner.generation_config = own_config
-            tokenizer.padding_side = side
             model.train(training)

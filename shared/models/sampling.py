@@ -100,8 +100,13 @@ def prompt_text(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> str:
 
 
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> tuple[int, ...]:
-    """A prompt's token ids; a chat template has written its special tokens already, so none is added."""
-    return tuple(tokenizer(prompt_text(tokenizer, prompt), add_special_tokens=False)["input_ids"])
+    """A prompt's token ids as in training with TRL.
+
+    Raw text gets the special tokens that the tokenizer adds, such as a beginning of sequence; a chat template has
+    written its special tokens already, so none is added.
+    """
+    own = isinstance(prompt, str)
+    return tuple(tokenizer(prompt_text(tokenizer, prompt), add_special_tokens=own)["input_ids"])
 
 
 def autocast(model: PreTrainedModel, precision: str) -> Any:

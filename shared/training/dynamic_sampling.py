@@ -53,6 +53,24 @@ def silent_groups(rewards: Tensor, group_size: int) -> Tensor:
     return groups.nan_to_num(nan=-math.inf).amax(dim=1) == groups.nan_to_num(nan=math.inf).amin(dim=1)
 
 
+def silent_when_normalized(per_function: Tensor, weights: Tensor, group_size: int) -> Tensor:
+    """Which groups are silent where each function's rewards are normalized within a group before they are summed.
+
+    `per_function` (groups * G, F), NaN where a function gave no score; `weights` (F,). Returns bool (groups,). A group
+    is silent if the normalized sum is the same for all its completions, hence 0: each function pays all alike, or what
+    one pays the others take. Computed in float64 up to the rounding of float32 rewards. A group without any score is
+    not silent.
+    """
+    groups = per_function.double().view(-1, group_size, per_function.size(1))
+    centered = groups - groups.nanmean(dim=1, keepdim=True)
+    scored = (~groups.isnan()).sum(dim=1, keepdim=True)
+    deviation = (centered.square().nansum(dim=1, keepdim=True) / (scored - 1).clamp(min=1)).sqrt()
+    weights = weights.to(groups)
+    total = (centered / (deviation + 1e-4) * weights).nansum(dim=2)
+    rounding = 1e-6 * max(1.0, float(weights.abs().sum()))
+    return (total.abs().amax(dim=1) <= rounding) & ~groups.isnan().flatten(1).all(dim=1)
+
+
 def check_redraws(
     config: Any, train_dataset: Any, max_redraws: int, redraw: str, unsupported: Sequence[str] = ()
 ) -> None:

@@ -2,11 +2,14 @@
 
 Fields of a line (lists have one entry per completion of the group):
 
-    step                     optimizer steps finished when the group was sampled
-    prompt                   text, or list of messages
+    format                   2; see below
+    step                     first optimizer step that the group is used for, counted from 1 as TRL counts
+    prompt                   text, or list of messages; images and other objects by their kind and size
     completions              texts
     completion_ids           token ids (absent when the log was opened without them)
     rewards, advantages      summed reward (null when no reward function scored it); advantage used in the loss
+    reward_functions         of each function {"name", "weight", "rewards"}: its weight in the sum, and what it gave
+                             (null where it gave no score)
     lengths                  tokens, end-of-sequence included
     entropy                  mean token entropy in nats under the policy at its first update; null if never updated on
     weights                  {"mean", "min", "max"} of the token weights over each completion's tokens
@@ -14,6 +17,9 @@ Fields of a line (lists have one entry per completion of the group):
     silent                   "all right", "all wrong" or null
     draws                    how often the group was drawn; 1: never redrawn (shared.training.dynamic_sampling)
     redraws_exhausted        true where the group was silent after the last redraw allowed, too; false without redraws
+
+Lines without `format` are of the first format: they have no `reward_functions`, and their steps count from 0.
+`read_group_log` adds 1 to these, so that its readers see one way of counting.
 
 What is logged of a group is what was kept; of earlier draws only their number, and that all of them were silent.
 """
@@ -27,6 +33,8 @@ from typing import Any
 
 from shared.errors import ReplicationError
 
+FORMAT = 2
+
 
 class GroupLog:
     """Appends groups to a file; each call of `append` leaves whole lines on disk."""
@@ -37,9 +45,21 @@ class GroupLog:
         self.token_ids = token_ids
         self._started = False
 
+    def check(self) -> None:
+        """Raise ReplicationError where the file could not be written; leaves an older log as it is."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            existed = self.path.exists()
+            with self.path.open("ab"):
+                pass
+            if not existed:
+                self.path.unlink()
+        except OSError as error:
+            raise ReplicationError(f"The group log {self.path} cannot be written: {error}.") from error
+
     def append(self, groups: Iterable[dict[str, Any]]) -> None:
         """Write groups, one line each. Raises ReplicationError when the file cannot be written."""
-        lines = [json.dumps(group, ensure_ascii=False, separators=(",", ":")) + "\n" for group in groups]
+        lines = [_line(group) for group in groups]
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a" if self._started else "w", encoding="utf-8") as file:
@@ -57,7 +77,7 @@ class GroupLog:
 
 
 def read_group_log(path: str | Path) -> Iterator[dict[str, Any]]:
-    """Yield the groups of a log in the order of training.
+    """Yield the groups of a log in the order of training, their steps counted from 1 whatever the log's format.
 
     A last line cut short by a killed run is left out. Raises ReplicationError for a missing, empty or foreign file.
     """
@@ -83,4 +103,19 @@ def _parse(line: bytes, where: str) -> dict[str, Any]:
         raise ReplicationError(f"{where}: not a group log ({error}).") from error
     if not isinstance(group, dict) or not {"step", "rewards", "advantages"} <= group.keys():
         raise ReplicationError(f"{where}: not a group log (step, rewards or advantages is missing).")
+    if group.pop("format", 1) == 1 and isinstance(group["step"], int):
+        group["step"] += 1
     return group
+
+
+def _line(group: dict[str, Any]) -> str:
+    return json.dumps({"format": FORMAT, **group}, ensure_ascii=False, separators=(",", ":"), default=_described) + "\n"
+
+
+def _described(value: Any) -> Any:
+    """What stands in the log for an object that JSON has no form for, such as an image."""
+    if getattr(value, "size", None) == 1 and hasattr(value, "item"):  # a number of numpy
+        return value.item()
+    size = getattr(value, "shape", None) or getattr(value, "size", None)
+    extent = "x".join(map(str, size)) if isinstance(size, tuple) else len(value) if isinstance(value, bytes) else ""
+    return f"<{type(value).__name__} {extent}>".replace(" >", ">")

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from shared.errors import ReplicationError
 from shared.theory.confidence_weights import (
     advantage_reweighting,
     isolated_tokens,
@@ -51,6 +52,7 @@ __all__ = [
     "matched_weights",
     "process_set_weight",
     "reversed_weights",
+    "rollout_weights",
     "sharpness_weights",
     "token_weighting",
 ]
@@ -152,6 +154,35 @@ TOKEN_WEIGHTS: dict[str, TokenWeight | Weighting | None] = {
     },
 }
 """Methods by name, each with its defaults; `None` is plain GRPO. Products and other options: `token_weighting`."""
+
+
+def rollout_weights(function: TokenWeight, batch: RolloutBatch) -> Tensor:
+    """The weights that `function` gives a rollout, checked: (B, T), 0 on padding, whatever it gave there.
+
+    Raises ReplicationError, which names the function, for: anything but a tensor of real numbers of exactly that shape,
+    and a token's weight that is negative, infinite or NaN.
+    """
+    name = getattr(function, "__name__", repr(function))
+    weights, mask = function(batch), batch.completion_mask.bool()
+    wanted = f"a tensor of {tuple(mask.shape)}, one weight for each token of the rollout"
+    if not isinstance(weights, Tensor) or weights.is_complex():
+        raise ReplicationError(f"The token weight {name} gave {_kind(weights)}; it must give {wanted}.")
+    if weights.shape != mask.shape:
+        raise ReplicationError(f"The token weight {name} gave shape {tuple(weights.shape)}; it must give {wanted}.")
+    weights = weights.detach().to(mask.device)
+    weights = weights if weights.is_floating_point() else weights.float()
+    wrong = mask & ~(weights.isfinite() & (weights >= 0))
+    if wrong.any():
+        row, token = wrong.nonzero()[0].tolist()
+        raise ReplicationError(
+            f"The token weight {name} gave {weights[row, token]:g} to token {token} of completion {row} and "
+            f"{int(wrong.sum())} such weights of {int(mask.sum())}; a weight must be finite and not negative."
+        )
+    return weights.masked_fill(~mask, 0.0)
+
+
+def _kind(value: Any) -> str:
+    return f"a tensor of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
 
 
 def gate_gradient(logps: Tensor, weights: Tensor) -> Tensor:

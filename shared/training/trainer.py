@@ -10,8 +10,11 @@ Departures from `trl.GRPOTrainer`, all of them additions around it; its loss is 
 4. A **non-finite** reward or gradient stops the run before the optimizer step; settings that would fail or silently
    train on nothing are refused before the first generation.
 5. A rollout is sampled inside one automatic-mixed-precision context, so that the weights are cast once per rollout and
-   not once per decoded token (on a CPU this nearly halves the time of sampling; the numbers sampled from are the same).
-6. **Dynamic sampling**, where asked for: silent groups are redrawn up to a bound (`shared.training.dynamic_sampling`).
+   not once per decoded token; on a CPU this nearly halves the time of sampling (`sampling_context`).
+6. **Samples come from the policy**: generation settings that ship with a model (a nucleus, a repetition penalty,
+   suppressed tokens) are left out of training's samples, and named once.
+7. **Resuming** is exact or refused (`resume`).
+8. **Dynamic sampling**, where asked for: silent groups are redrawn up to a bound (`shared.training.dynamic_sampling`).
 
 Weights and trees need whole groups: completions are gathered from all processes first and sliced back after.
 """
@@ -22,6 +25,7 @@ import inspect
 import math
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,14 +35,23 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor
-from trl import GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer
+from trl.trainer.utils import get_config_model_id
 
 from shared.errors import ReplicationError
 from shared.grading.rewards import completion_text
 from shared.theory.process_sets import TreeStatistics, tree_statistics
-from shared.training.dynamic_sampling import DynamicSampling, check_redraws, silent_groups, summed_rewards
+from shared.training.dynamic_sampling import (
+    DynamicSampling,
+    check_redraws,
+    silent_groups,
+    silent_when_normalized,
+    summed_rewards,
+)
 from shared.training.group_log import GroupLog
-from shared.training.token_weights import RolloutBatch, TokenWeight, Weighting, as_weighting
+from shared.training.resume import ExactResume
+from shared.training.sampling_context import OneContextGRPOTrainer, PolicySamples
+from shared.training.token_weights import RolloutBatch, TokenWeight, Weighting, as_weighting, rollout_weights
 from shared.training.trainer_checks import TOKEN_LEVEL_LOSSES, check_settings, finite
 from shared.training.weighted_loss import WeightedLoss, configured
 
@@ -52,18 +65,11 @@ class _Rollout:
     prompts: list[Any]
     completions: list[Any]
     completion_ids: list[list[int]]
-    rewards: Tensor  # (B,) over all processes; NaN where no reward function gave a number
+    per_function: Tensor  # (B, F) over all processes; NaN where a reward function gave no number
+    rewards: Tensor  # (B,) their weighted sum; NaN where none gave a number
 
 
-class OneContextGRPOTrainer(GRPOTrainer):
-    """`trl.GRPOTrainer` that samples a rollout inside one mixed-precision context (departure 5), and nothing else."""
-
-    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
-        with self.accelerator.autocast():
-            return super()._generate_single_turn(*args, **kwargs)
-
-
-class TokenWeightedGRPOTrainer(DynamicSampling, OneContextGRPOTrainer):
+class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, PolicySamples, OneContextGRPOTrainer):
     """`trl.GRPOTrainer` plus token weights, redraws of silent groups and a group log; other arguments are TRL's.
 
     `token_weight`: a method's name ("sharpness", "lopti", "lambda-grpo*sharpness", ...), what `token_weighting` makes
@@ -88,25 +94,29 @@ class TokenWeightedGRPOTrainer(DynamicSampling, OneContextGRPOTrainer):
     ) -> None:
         call = inspect.signature(GRPOTrainer.__init__).bind_partial(self, *args, **kwargs)
         given, weighting = call.arguments, as_weighting(token_weight)
-        if given.get("args") is not None:
-            check_settings(given["args"], given.get("train_dataset"), weighting)
+        if given.get("args") is None:
+            given["args"] = _default_config(given["model"])
+        check_settings(given["args"], given.get("train_dataset"), weighting, not given.get("environment_factory"))
+        log = GroupLog(group_log, log_token_ids) if group_log is not None else None
+        if log is not None and given["args"].process_index == 0:
+            log.check()
         if weighting is not None:
-            given["args"] = configured(given.get("args"), weighting)
+            given["args"] = configured(given["args"], weighting)
         unsupported = [name for name in ("tools", "environment_factory", "rollout_func") if given.get(name)]
-        check_redraws(given.get("args"), given.get("train_dataset"), max_redraws, redraw, unsupported)
+        check_redraws(given["args"], given.get("train_dataset"), max_redraws, redraw, unsupported)
         super().__init__(*call.args[1:], **call.kwargs)
         self.token_weight, self.weighting = token_weight, weighting
-        self._weighted_loss = WeightedLoss(weighting, self.accelerator, self._record)
+        self._weighted_loss = WeightedLoss(weighting, self.accelerator, self._record, self._set_count)
         self.success_reward = success_reward
         self.max_redraws, self.redraw = max_redraws, redraw
-        self.group_log = GroupLog(group_log, log_token_ids) if group_log is not None else None
+        self.group_log = log
         self.reward_funcs = [finite(function) for function in self.reward_funcs]
         self._rollout: _Rollout | None = None
         self._loss_inputs: dict[str, Any] | None = None
         self._open_groups: list[dict[str, Any]] = []
         self._row_entropy: Tensor | None = None
         self._row_seen: Tensor | None = None
-        self._resumed = False
+        self._warn_of_generation_settings()
 
     # --- sampling -----------------------------------------------------------------------------------------------------
 
@@ -114,10 +124,13 @@ class TokenWeightedGRPOTrainer(DynamicSampling, OneContextGRPOTrainer):
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: list[list[int]]
     ) -> Tensor:
         per_function = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        if per_function.isinf().any():  # of asynchronous functions and reward models, which `finite` leaves alone
-            raise ReplicationError("A reward is infinite. Return a finite number, or None where there is no score.")
+        models = [isinstance(function, torch.nn.Module) for function in self.reward_funcs]  # `finite` leaves them alone
+        if per_function.isinf().any() or not per_function[:, models].isfinite().all():
+            raise ReplicationError(
+                "A reward is infinite or NaN in float32. Return a finite number, or None where there is no score."
+            )
         total = summed_rewards(per_function, self.reward_weights)
-        self._rollout = _Rollout(prompts, completions, completion_ids_list, total)
+        self._rollout = _Rollout(prompts, completions, completion_ids_list, per_function, total)
         return per_function
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
@@ -136,7 +149,7 @@ class TokenWeightedGRPOTrainer(DynamicSampling, OneContextGRPOTrainer):
         weights = None
         if self.weighting is not None and self.weighting.rollout_weight is not None:
             batch = RolloutBatch(ids, mask, tree.sizes, self._rollout.rewards, self.num_generations)
-            weights = self.weighting.rollout_weight(batch)
+            weights = rollout_weights(self.weighting.rollout_weight, batch)
             output["token_weights"] = weights[local, : output["completion_ids"].size(1)]
         self._record("time/token_weights", time.perf_counter() - started)
 
@@ -161,17 +174,23 @@ class TokenWeightedGRPOTrainer(DynamicSampling, OneContextGRPOTrainer):
         return gather(pad(local_ids, dim=1)), gather(pad(mask.long(), dim=1)).bool()
 
     def _silence(self, output: dict[str, Any], local: slice) -> Tensor:
-        """Set the advantages of silent groups to exactly zero; return which groups are silent, (groups,) bool."""
-        silent = silent_groups(self._rollout.rewards, self.num_generations)
-        if self.multi_objective_aggregation == "sum_then_normalize":
-            rows = silent.repeat_interleave(self.num_generations)
-            output["advantages"] = output["advantages"].masked_fill(rows[local], 0.0)
-            # The same in TRL's own completions log.
-            logged = self._logs["advantages"]
-            for i in torch.nonzero(rows).flatten().tolist():
-                position = len(logged) - len(rows) + i
-                if position >= 0:
-                    logged[position] = 0.0
+        """Set the advantages of silent groups to exactly zero; return which groups are silent, (groups,) bool.
+
+        Where each function's rewards are normalized before they are summed, the mean over the batch, which TRL
+        subtracts after, is 0 as well, so that whatever differs from 0 in a silent group is rounding.
+        """
+        if self.multi_objective_aggregation == "normalize_then_sum":
+            silent = silent_when_normalized(self._rollout.per_function, self.reward_weights, self.num_generations)
+        else:
+            silent = silent_groups(self._rollout.rewards, self.num_generations)
+        rows = silent.repeat_interleave(self.num_generations)
+        output["advantages"] = output["advantages"].masked_fill(rows[local], 0.0)
+        # The same in TRL's own completions log.
+        logged = self._logs["advantages"]
+        for i in torch.nonzero(rows).flatten().tolist():
+            position = len(logged) - len(rows) + i
+            if position >= 0:
+                logged[position] = 0.0
         return silent
 
     # --- loss ---------------------------------------------------------------------------------------------------------
@@ -206,10 +225,6 @@ class TokenWeightedGRPOTrainer(DynamicSampling, OneContextGRPOTrainer):
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train as TRL does; raises ReplicationError when no step was made, and closes the group log in any case."""
-        resume = kwargs.get("resume_from_checkpoint") or (args[0] if args else None)
-        if resume:
-            self._check_resume()
-            self._resumed = True
         try:
             result = super().train(*args, **kwargs)
         finally:
@@ -222,21 +237,20 @@ class TokenWeightedGRPOTrainer(DynamicSampling, OneContextGRPOTrainer):
         self._weighted_loss.close_run()
         return result
 
-    def _check_resume(self) -> None:
-        """Resuming repeats a run exactly only from the end of a generation window, with the optimizer's state."""
-        window = self.args.steps_per_generation * self.num_iterations
-        if window > self.args.gradient_accumulation_steps or self.args.save_only_model:
-            raise ReplicationError(
-                "A run cannot be resumed exactly with these settings: a checkpoint would fall inside a generation "
-                "window (steps_per_generation * num_iterations > gradient_accumulation_steps) or lacks the optimizer "
-                "(save_only_model). Start again, or set steps_per_generation = gradient_accumulation_steps, "
-                "num_iterations = 1 and save_only_model = False."
-            )
+    def _budget(self) -> dict[str, int]:
+        return {"rollouts": self._weighted_loss.rollouts, "completions": self._weighted_loss.completions}
+
+    def _restore_budget(self, budget: Mapping[str, int]) -> None:
+        self._weighted_loss.rollouts, self._weighted_loss.completions = budget["rollouts"], budget["completions"]
 
     # --- what is measured ---------------------------------------------------------------------------------------------
 
     def _record(self, name: str, value: float) -> None:
         self._metrics["train"][name].append(float(value))
+
+    def _set_count(self, name: str, value: float) -> None:
+        """A metric that counts up, whose last value is logged and not its mean since the last log."""
+        self._metrics["train"][name] = [float(value)]
 
     def _record_groups(self, silent: Tensor, tree: TreeStatistics) -> None:
         right = silent & self._all_right()
@@ -277,13 +291,24 @@ class TokenWeightedGRPOTrainer(DynamicSampling, OneContextGRPOTrainer):
         lengths = mask.sum(dim=1)
         right = self._all_right()
         exhausted = self._exhausted(silent)
+        given = self.args.reward_weights or []
+        weights_of = [*given, *[1.0] * (len(self.reward_func_names) - len(given))]  # an environment's own weighs 1
+        functions = list(zip(self.reward_func_names, weights_of, self._rollout.per_function.T, strict=True))
         for g in range(len(silent)):
             rows = range(g * size, (g + 1) * size)
             entry = {
-                "step": self.state.global_step,
+                "step": self.state.global_step + 1,
                 "prompt": prompts[g * size],
                 "completions": [completion_text(completions[i]) for i in rows],
                 "rewards": [_number(self._rollout.rewards[i]) for i in rows],
+                "reward_functions": [
+                    {
+                        "name": name,
+                        "weight": weight,
+                        "rewards": [_number(value) for value in values[rows.start : rows.stop]],
+                    }
+                    for name, weight, values in functions
+                ],
                 "advantages": [_number(advantages[i]) for i in rows],
                 "lengths": [int(lengths[i]) for i in rows],
                 "entropy": [None] * size,
@@ -340,6 +365,18 @@ class TokenWeightedGRPOTrainer(DynamicSampling, OneContextGRPOTrainer):
             self._resumed = False
         self.group_log.append(self._open_groups)
         self._open_groups = []
+
+
+def _default_config(model: Any) -> GRPOConfig:
+    """The configuration that TRL takes where none is given."""
+    name = model if isinstance(model, str) else get_config_model_id(model.config)
+    try:
+        return GRPOConfig(f"{name.split('/')[-1]}-GRPO")
+    except ValueError as error:
+        raise ReplicationError(
+            f"No settings were given, and TRL's defaults do not work on this machine: {error} Give the trainer "
+            "args=GRPOConfig(...); on a CPU with use_cpu=True and bf16=False."
+        ) from error
 
 
 def _number(value: Any) -> float | None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from trl import GRPOConfig
-from trl.trainer.utils import is_async_callable
+from trl.trainer.utils import get_callable_name, is_async_callable
 
 from shared.errors import ReplicationError
 from shared.training.token_weights import TokenWeight, Weighting, as_weighting
@@ -22,14 +22,22 @@ Left out: `luspo` and any loss with sequence-level importance ratios, where a to
 """
 
 
+_PASSED = ("completions", "completion_ids", "prompts", "trainer_state", "log_extra", "log_metric", "environments")
+"""What TRL passes to reward functions itself, in place of a column of that name."""
+
+
 def check_settings(
-    config: GRPOConfig, train_dataset: Any, token_weight: str | TokenWeight | Weighting | None = None
+    config: GRPOConfig,
+    train_dataset: Any,
+    token_weight: str | TokenWeight | Weighting | None = None,
+    needs_prompts: bool = True,
 ) -> None:
     """Refuse, before anything is generated, settings that fail late or train on nothing.
 
+    `needs_prompts`: whether prompts come from the data set, and not from an environment.
     Raises ReplicationError for: a group of fewer than two, an unknown loss type, a token weight that the loss cannot
-    take (`check_weighting`), a missing `prompt` column, a column that TRL would drop or overwrite, and fewer prompts
-    than one batch.
+    take (`check_weighting`), a missing `prompt` column, a column that TRL would overwrite, and fewer prompts than one
+    batch. Warns of a column `completion`, which TRL keeps from reward functions.
     """
     if config.num_generations < 2:
         raise ReplicationError(f"num_generations is {config.num_generations}; a group needs at least 2 completions.")
@@ -43,12 +51,18 @@ def check_settings(
     columns = getattr(train_dataset, "column_names", None)
     if columns is None:
         return
-    if "prompt" not in columns:
+    if needs_prompts and "prompt" not in columns:
         raise ReplicationError(f"The training set has no column 'prompt' (it has: {', '.join(columns)}).")
-    taken = sorted({"completion", "completions", "completion_ids", "prompts"} & set(columns))
+    taken = sorted(set(_PASSED) & set(columns))
     if taken:
         raise ReplicationError(
             f"The training set's column {taken[0]!r} would be lost inside TRL: give it another name."
+        )
+    if "completion" in columns:
+        warnings.warn(
+            "The training set's column 'completion' is not passed to reward functions, which get the sampled "
+            "completions. Give it another name if a reward needs it.",
+            stacklevel=3,
         )
     prompts = config.generation_batch_size // config.num_generations
     if hasattr(train_dataset, "__len__") and len(train_dataset) < prompts:
@@ -58,21 +72,39 @@ def check_settings(
         )
 
 
-def finite(reward_function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a reward function so that NaN and infinite rewards stop the run; None ("not scored") passes."""
-    if isinstance(reward_function, torch.nn.Module) or is_async_callable(reward_function):
-        return reward_function
+def finite(reward_function: Any) -> Any:
+    """Wrap a reward function so that NaN and infinite rewards stop the run; None ("not scored") passes.
 
-    @functools.wraps(reward_function)
-    def checked(*args: Any, **kwargs: Any) -> Any:
-        rewards = reward_function(*args, **kwargs)
+    An asynchronous function stays one. What can be pickled still can. A reward model is left as it is.
+    """
+    if isinstance(reward_function, torch.nn.Module):
+        return reward_function
+    return _FiniteLater(reward_function) if is_async_callable(reward_function) else _Finite(reward_function)
+
+
+class _Finite:
+    """A reward function whose rewards are checked; called like it, and named like it."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.__wrapped__ = function
+        self.__name__ = get_callable_name(function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
+        return self._checked(self.__wrapped__(*args, **kwargs))
+
+    def _checked(self, rewards: Iterable[Any]) -> list[Any]:
+        rewards = list(rewards)  # it may be a generator
         for reward in rewards:
             if reward is not None and not math.isfinite(reward):
-                name = getattr(reward_function, "__name__", type(reward_function).__name__)
                 raise ReplicationError(
-                    f"The reward function {name} returned {reward}. Return a finite number, or None for a completion "
-                    "that cannot be scored."
+                    f"The reward function {self.__name__} returned {reward}. Return a finite number, or None for a "
+                    "completion that cannot be scored."
                 )
         return rewards
 
-    return checked
+
+class _FiniteLater(_Finite):
+    """The same of an asynchronous function."""
+
+    async def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
+        return self._checked(await self.__wrapped__(*args, **kwargs))

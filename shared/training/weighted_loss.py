@@ -34,21 +34,28 @@ from shared.training.weight_audit import WeightAudit
 class WeightedLoss:
     """One trainer's weighting at work: knows the update that is under way and audits the weights of each step.
 
-    `accelerator`: the trainer's. `record(name, value)` takes a metric of the current step: those of the audit, and the
-    budget so far, `budget/rollouts` and `budget/completions` (sampled over all processes, redraws included), with
+    `accelerator`: the trainer's. `record(name, value)` takes a metric of the current step, those of the audit, to be
+    averaged over the steps between two logs; `set_count` one of which the last value counts: the budget so far,
+    `budget/rollouts` and `budget/completions` (sampled over all processes, redraws included), with
     `budget/pass`, which pass over its rollout the step is (1, or 2 for the second update of Lopti). `row_weights`:
     (n, 3) mean, least and largest weight of each of this process's completions in the first update on a rollout, NaN
     where the loss has seen none of its tokens yet; None for weights that are known from the rollout alone.
     """
 
-    def __init__(self, weighting: Weighting | None, accelerator: Any, record: Callable[[str, float], None]) -> None:
+    def __init__(
+        self,
+        weighting: Weighting | None,
+        accelerator: Any,
+        record: Callable[[str, float], None],
+        set_count: Callable[[str, float], None] | None = None,
+    ) -> None:
         self.weighting = weighting
         self.accelerator = accelerator
-        self.record = record
+        self.record, self.set_count = record, set_count or record
         self.audit = WeightAudit(weighting) if weighting is not None and weighting.token_level else None
         self.row_weights: Tensor | None = None
         self._visits: Tensor | None = None
-        self._rollouts = self._completions = 0
+        self.rollouts = self.completions = 0
 
     def start_rollout(self, rows: Tensor, completions: int) -> None:
         """A rollout is about to go through the loss: `rows` (n,) number this process's completions from 0.
@@ -58,8 +65,8 @@ class WeightedLoss:
         self._visits = torch.zeros_like(rows)
         if self.weighting is not None and any(not isinstance(f, RolloutWeight) for f in self.weighting.factors):
             self.row_weights = torch.full((len(rows), 3), torch.nan, device=rows.device)
-        self._rollouts += 1
-        self._completions += completions
+        self.rollouts += 1
+        self.completions += completions
 
     def watching(self, model: Any, inputs: dict[str, Any]) -> AbstractContextManager[list[Tensor]]:
         """A context for the forward pass of the policy; gives the list that raw logits will be found in."""
@@ -77,9 +84,9 @@ class WeightedLoss:
         visits = self._visits[rows]
         self._visits[rows] += 1
         if self.accelerator.sync_gradients:
-            self.record("budget/pass", int(visits.max()) + 1)
-            self.record("budget/rollouts", self._rollouts)
-            self.record("budget/completions", self._completions)
+            self.set_count("budget/pass", int(visits.max()) + 1)
+            self.set_count("budget/rollouts", self.rollouts)
+            self.set_count("budget/completions", self.completions)
         if self.audit is None:
             return logps, entropies
         old = inputs.get("old_per_token_logps")
@@ -177,15 +184,23 @@ def check_weighting(config: GRPOConfig, weighting: Weighting) -> None:
             "Use importance_sampling_level='token' and a token-level loss_type such as 'dapo'."
         )
     if any(factor.placement == "inside" for factor in weighting.factors):
-        for wrong, what in (
-            (config.loss_type == "vespo", "loss_type='vespo', whose ratio is one of whole completions"),
-            (config.beta != 0 and config.use_bias_correction_kl, "use_bias_correction_kl=True"),
-            (config.off_policy_mask_threshold is not None, "off_policy_mask_threshold"),
+        for wrong, what, instead in (
+            (
+                config.loss_type == "vespo",
+                "loss_type='vespo', whose ratio is one of whole completions",
+                "another loss_type",
+            ),
+            (
+                config.beta != 0 and config.use_bias_correction_kl,
+                "use_bias_correction_kl=True, TRL's default where beta is above 0,",
+                "use_bias_correction_kl=False in GRPOConfig",
+            ),
+            (config.off_policy_mask_threshold is not None, "off_policy_mask_threshold", "it to None"),
         ):
             if wrong:
                 raise ReplicationError(
-                    f"A weight inside the clip changes the ratio, which {what} uses as well. Choose another setting, "
-                    "or placement='outside'."
+                    f"A weight inside the clip changes the ratio, which {what} uses as well. Set {instead}, or "
+                    "placement='outside'."
                 )
     if weighting.isolation is not None:
         if config.num_iterations not in (1, 2):

@@ -206,7 +206,7 @@ def test_overlap_counts_the_trees_of_its_own_log(run: Run, tmp_path: Path, sharp
     assert value(rows, "nonflat_share") == pytest.approx(flat.count(False) / 15)
     by_step: dict[int, list[float]] = {}
     for group in groups:
-        by_step.setdefault(group["step"], []).extend(group["path_depth"])
+        by_step.setdefault(group["step"] - 1, []).extend(group["path_depth"])
     depth = series(rows, "path_depth")
     assert depth == pytest.approx({step: statistics.fmean(values) for step, values in by_step.items()})
     assert value(rows, "path_depth_rise") == pytest.approx(depth[4] - depth[0])

@@ -117,7 +117,7 @@ def test_table2_in_two_processes(problems: str, tmp_path: Path) -> None:
     rows = table2.table2(settings, 1, JobContext(tmp_path / "job"))
     assert [row["metric"] for row in rows] == METRICS
     groups = list(read_group_log(tmp_path / "job" / "groups.jsonl"))
-    assert [group["step"] for group in groups] == [0, 0, 1, 1]
+    assert [group["step"] for group in groups] == [1, 1, 2, 2]
     assert all(len(group["completion_ids"]) == 4 and "weights" in group for group in groups)
 
 

@@ -300,7 +300,7 @@ def test_looking_at_checkpoints_does_not_change_the_training(sharp: str, tmp_pat
     assert logs[0] == logs[1]
 
 
-def group_entries(problems: Any, sizes: list[tuple[int, int]], size: int, step: int = 0) -> list[dict[str, Any]]:
+def group_entries(problems: Any, sizes: list[tuple[int, int]], size: int, step: int = 1) -> list[dict[str, Any]]:
     return [
         {"prompt": problems["prompt"][i], "rewards": [1.0] * k + [0.0] * (size - k), "step": step} for i, k in sizes
     ]
@@ -335,7 +335,7 @@ def test_predictions_are_interpolated_between_checkpoints() -> None:
     problems, _ = open_test.open_problems({**SMALL, "prompts": 2}, 0)
     never, always = np.zeros((2, 8), dtype=int), np.ones((2, 8), dtype=int)
     looks = [open_test.checkpoint(step, right, 8, size) for step, right in ((0, never), (4, always))]
-    log = [entry for step in range(4) for entry in group_entries(problems, [(step % 2, 1)], size, step)]
+    log = [entry for step in range(4) for entry in group_entries(problems, [(step % 2, 1)], size, step + 1)]
     steps, groups = open_test.training_groups(log, problems, looks, size)
     assert steps.tolist() == [0, 1, 2, 3]
     assert groups.predicted["rate"] == pytest.approx([0, 0.25, 0.5, 0.75])

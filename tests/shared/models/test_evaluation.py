@@ -115,7 +115,8 @@ def test_conversations_reach_the_reward_as_messages(policy: Any) -> None:
 
     rows = Dataset.from_list([{"prompt": [{"role": "user", "content": "a b"}], "answer": "a"}])
     result = greedy_accuracy(model, tokenizer, rows, watch, max_new_tokens=2, precision="bfloat16")
-    assert seen == [("assistant", [{"role": "user", "content": "a b"}], ["answer"])]
+    trl = ["completion_ids", "log_extra", "log_metric", "trainer_state"]
+    assert seen == [("assistant", [{"role": "user", "content": "a b"}], ["answer", *trl])]
     assert result.estimate.value == 1.0
 
 
@@ -143,3 +144,103 @@ def test_an_adapter_is_evaluated_and_left_as_it_was(policy: Any) -> None:
     assert result.completions == plain.completions
     assert adapted.get_base_model().generation_config is config
     assert "generation_config" not in vars(adapted)
+
+
+SHIPPED = {"min_p": 0.9, "suppress_tokens": [4], "no_repeat_ngram_size": 1, "num_return_sequences": 2, "num_beams": 2}
+
+
+@pytest.mark.parametrize("shipped", [dict([item]) for item in SHIPPED.items()], ids=list(SHIPPED))
+def test_settings_that_ship_with_a_model_do_not_change_an_evaluation(policy: Any, shipped: dict[str, Any]) -> None:
+    from copy import deepcopy
+
+    model, tokenizer = policy
+    changed = deepcopy(model)
+    for name, value in shipped.items():
+        setattr(changed.generation_config, name, value)
+    samples = {"samples": 4, "temperature": 1.0} if "num_beams" not in shipped else {}
+    plain, own = (
+        evaluate_benchmark(one, tokenizer, problems(), contains, max_new_tokens=6, **samples)
+        for one in (model, changed)
+    )
+    assert own.completions == plain.completions
+
+
+def test_a_completion_ends_at_the_end_of_the_tokenizer_and_of_the_model(policy: Any) -> None:
+    from copy import deepcopy
+
+    model, tokenizer = policy
+    changed = deepcopy(model)
+    seen: list[list[list[int]]] = []
+
+    def ids(completion_ids: list[list[int]], **_: Any) -> list[float]:
+        seen.append(completion_ids)
+        return [0.0] * len(completion_ids)
+
+    options: dict[str, Any] = {"max_new_tokens": 8, "samples": 16, "temperature": 2.0}
+    for own in (5, [0, 5]):
+        changed.generation_config.eos_token_id = own
+        evaluate_benchmark(changed, tokenizer, problems(), ids, **options)
+        last = {row[-1] for row in seen[-1] if len(row) < 8}
+        assert last == {0, 5} and not any(token in (0, 5) for row in seen[-1] for token in row[:-1])
+        assert all(len(row) <= 8 for row in seen[-1])
+
+
+def test_a_tokenizer_without_padding(policy: Any) -> None:
+    from copy import deepcopy
+
+    model, tokenizer = policy
+    bare = deepcopy(tokenizer)
+    bare.pad_token = None
+    plain, own = (greedy_accuracy(model, one, problems(), contains, max_new_tokens=6) for one in (tokenizer, bare))
+    assert own.completions == plain.completions and bare.pad_token is None
+
+
+def test_raw_text_gets_the_beginning_of_sequence_that_it_gets_in_training(policy: Any) -> None:
+    from copy import deepcopy
+
+    from tokenizers.processors import TemplateProcessing
+
+    from shared.models.sampling import prompt_ids
+
+    model, tokenizer = policy
+    begins = deepcopy(tokenizer)
+    begins.backend_tokenizer.post_processor = TemplateProcessing(
+        single="b $A", special_tokens=[("b", WORDS.index("b"))]
+    )
+    assert prompt_ids(begins, "a") == tuple(begins("a")["input_ids"]) == (WORDS.index("b"), WORDS.index("a"))
+    assert prompt_ids(begins, [{"role": "user", "content": "a"}]) == (WORDS.index("a"),)
+    with_begin, as_text = (
+        greedy_accuracy(model, one, data, contains, max_new_tokens=6).completions
+        for one, data in (
+            (begins, problems()),
+            (tokenizer, problems().map(lambda row: {"prompt": "b " + row["prompt"]})),
+        )
+    )
+    assert with_begin == as_text
+
+
+def test_a_reward_sees_and_may_do_what_it_does_in_training(policy: Any) -> None:
+    model, tokenizer = policy
+
+    async def later(
+        completions: list[str], completion_ids: Any, trainer_state: Any, log_extra: Any, log_metric: Any, **_: Any
+    ) -> list[float]:
+        log_extra("length", [len(ids) for ids in completion_ids])
+        log_metric("steps", trainer_state.global_step)
+        return [
+            float(tokenizer.decode(ids, skip_special_tokens=True) == text)
+            for ids, text in zip(completion_ids, completions)
+        ]
+
+    def lazily(completions: list[str], **_: Any) -> Any:
+        return map(float, (True for _ in completions))
+
+    for reward in (later, lazily):
+        assert greedy_accuracy(model, tokenizer, problems(), reward, max_new_tokens=6).estimate.value == 1.0
+
+    async def inside_a_loop() -> float:
+        return greedy_accuracy(model, tokenizer, problems(), later, max_new_tokens=6).estimate.value
+
+    import asyncio
+
+    assert asyncio.run(inside_a_loop()) == 1.0

@@ -91,7 +91,7 @@ def test_draws_kept_groups_and_counts_follow_the_rule(tmp_path: Path, redraw: st
     for step, rounds in enumerate(recorded.rollouts()):
         kept, draws = kept_by_hand(rounds, GROUP)
         groups = log[16 * step : 16 * step + 16]
-        assert [group["step"] for group in groups] == [step] * 16
+        assert [group["step"] for group in groups] == [step + 1] * 16
         for group, rows, count in zip(groups, kept, draws, strict=True):
             assert group["completion_ids"] == [row.ids for row in rows]
             assert group["rewards"] == [row.reward for row in rows]

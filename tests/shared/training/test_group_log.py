@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from shared.errors import ReplicationError
 from shared.training.group_log import GroupLog, read_group_log
@@ -103,3 +106,35 @@ def test_a_log_that_cannot_be_written_is_one_message(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ReplicationError, match=r"The group log .*groups\.jsonl could not be written"):
         GroupLog(tmp_path / "file" / "groups.jsonl").append([group(0)])
+
+
+def test_a_log_of_the_first_format_is_read_with_its_steps_counted_from_1(tmp_path: Path) -> None:
+    path = tmp_path / "groups.jsonl"
+    path.write_text("".join(json.dumps(group(step)) + "\n" for step in (0, 0, 1)))
+    assert steps(path) == [1, 1, 2]
+    log = GroupLog(path)
+    log.keep_before(2)  # a run of today resumes one of yesterday
+    log.append([group(2)])
+    assert steps(path) == [1, 1, 2]
+
+
+def test_images_and_numbers_of_numpy_are_logged_as_what_they_are(tmp_path: Path) -> None:
+    image = Image.new("RGB", (24, 16))
+    content = [{"type": "image", "image": image}, {"type": "text", "text": "What is it?"}]
+    log = GroupLog(tmp_path / "groups.jsonl")
+    log.append([group(1, prompt=[{"role": "user", "content": content}], raw=b"1234", number=np.float32(0.5))])
+    read = next(read_group_log(log.path))
+    assert read["prompt"][0]["content"] == [{"type": "image", "image": "<Image 24x16>"}, content[1]]
+    assert read["raw"] == "<bytes 4>" and read["number"] == 0.5
+
+
+def test_whether_a_log_can_be_written_is_known_before_and_leaves_no_trace(tmp_path: Path) -> None:
+    GroupLog(tmp_path / "a" / "groups.jsonl").check()
+    assert list((tmp_path / "a").iterdir()) == []
+    (tmp_path / "old.jsonl").write_text("old")
+    GroupLog(tmp_path / "old.jsonl").check()
+    assert (tmp_path / "old.jsonl").read_text() == "old"
+    with pytest.raises(ReplicationError, match="cannot be written"):
+        GroupLog(tmp_path / "old.jsonl" / "groups.jsonl").check()
+    with pytest.raises(ReplicationError, match="cannot be written"):
+        GroupLog(tmp_path).check()

@@ -191,7 +191,7 @@ def test_a_run_does_what_its_settings_say(tmp_path: Path) -> None:
     assert {entry["learning_rate"] for entry in run.history} == {SMALL["lr"]}
     assert fractions == pytest.approx([1 / 3, 2 / 3, 1])
     groups = list(read_group_log(run.group_log))
-    assert [group["step"] for group in groups] == [0, 0, 1, 1, 2, 2] and run.group_log == tmp_path / "groups.jsonl"
+    assert [group["step"] for group in groups] == [1, 1, 2, 2, 3, 3] and run.group_log == tmp_path / "groups.jsonl"
     assert all(len(group["rewards"]) == 4 and max(group["lengths"]) <= 5 for group in groups)
     assert min(min(group["weights"]["min"]) for group in groups) < 1
     start = torch.cat([p.detach().flatten() for p in catalog.load(SMALL["model"])[0].parameters()])

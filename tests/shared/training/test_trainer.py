@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
+import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pandas
 import pytest
 import torch
 from datasets import Dataset
@@ -17,7 +21,7 @@ from shared.errors import ReplicationError
 from shared.models import catalog
 from shared.training.group_log import read_group_log
 from shared.training.token_weights import TOKEN_WEIGHTS, RolloutBatch
-from shared.training.trainer import TOKEN_LEVEL_LOSSES, TokenWeightedGRPOTrainer
+from shared.training.trainer import TOKEN_LEVEL_LOSSES, TokenWeightedGRPOTrainer, check_settings
 from tests.shared.training import grpo_oracle as oracle
 
 GROUP = 4
@@ -91,9 +95,10 @@ def make_trainer(
     }
     recorder = Recorder()
     model, tokenizer = model or policy()
-    extra = (
-        {} if trainer_class is GRPOTrainer else {"token_weight": token_weight, "group_log": tmp_path / "groups.jsonl"}
-    )
+    extra: dict[str, Any] = {}
+    if trainer_class is not GRPOTrainer:
+        own = {key: changes.pop(key) for key in ("max_redraws", "redraw", "environment_factory") if key in changes}
+        extra = {"token_weight": token_weight, "group_log": tmp_path / "groups.jsonl", **own}
     trainer = trainer_class(
         model=model,
         reward_funcs=reward,
@@ -246,6 +251,60 @@ def test_equal_rewards_move_nothing_even_where_trl_moves(tmp_path: Path) -> None
     assert set(trainer._logs["advantages"]) == {0.0}
 
 
+def test_equal_rewards_have_no_advantage_where_each_function_is_normalized(tmp_path: Path) -> None:
+    def by_group(completions: list[Any], **_: Any) -> list[float]:
+        return [0.35 * (1 + i // 8 % 3) for i in range(len(completions))]
+
+    def other(completions: list[Any], **_: Any) -> list[float | None]:
+        return [None if i % 8 < 2 else 0.1 for i in range(len(completions))]
+
+    def opposed(completions: list[Any], **_: Any) -> list[float]:
+        return [(-1) ** i * 0.25 if i < 8 else 0.7 for i in range(len(completions))]
+
+    def offset(completions: list[Any], **_: Any) -> list[float]:
+        return [-(value**3) for value in opposed(completions)]
+
+    options = {"per_device_train_batch_size": 24, "num_generations": 8, "optim": "adamw_torch", "learning_rate": 0.01}
+    for name, rewards, silent in (
+        ("one", [by_group], [True] * 3),
+        ("some unscored", [by_group, other], [True] * 3),
+        ("opposed", [opposed, offset], [False, True, True]),  # silent groups beside one that is not
+    ):
+        trainer, recorder = make_trainer(
+            tmp_path / name, reward=rewards, multi_objective_aggregation="normalize_then_sum", **options
+        )
+        trainer.train()
+        groups = list(read_group_log(tmp_path / name / "groups.jsonl"))
+        assert [not any(group["advantages"]) for group in groups] == silent
+        assert trainer.state.log_history[0]["groups/silent"] == pytest.approx(sum(silent) / 3)
+        assert bool(recorder.gradients[0].any()) == (not all(silent))
+        assert sum(value == 0.0 for value in trainer._logs["advantages"]) == 8 * sum(silent)
+
+
+def test_rewards_that_cancel_are_silent_if_they_do_after_normalization(tmp_path: Path) -> None:
+    def uneven(completions: list[Any], **_: Any) -> list[float]:
+        return [0.7, 0.1, 0.1, 0.2] * (len(completions) // GROUP)
+
+    def less(completions: list[Any], **_: Any) -> list[float]:
+        return [0.9 - value for value in uneven(completions)]
+
+    def double(completions: list[Any], **_: Any) -> list[float]:
+        return [-2.0 * value for value in uneven(completions)]
+
+    silent = {}
+    for other, weights in ((less, [1.0, 1.0]), (double, [2.0, 1.0]), (double, [1.0, 1.0])):
+        for aggregation in ("sum_then_normalize", "normalize_then_sum"):
+            trainer, recorder = make_trainer(
+                tmp_path, reward=[uneven, other], multi_objective_aggregation=aggregation, reward_weights=weights
+            )
+            trainer.train()
+            silent[other.__name__, weights[0], aggregation] = not recorder.gradients[0].any()
+            assert trainer.state.log_history[0]["groups/silent"] == (not recorder.gradients[0].any())
+    # 0.9 - 0.7 + 0.7 and 0.9 - 0.2 + 0.2 need not be equal in float32, so the sum of the first pair is left open.
+    assert silent["less", 1.0, "normalize_then_sum"] and not silent["double", 2.0, "normalize_then_sum"]
+    assert silent["double", 2.0, "sum_then_normalize"] and not silent["double", 1.0, "sum_then_normalize"]
+
+
 def test_silent_groups_are_told_apart_by_the_success_reward(tmp_path: Path) -> None:
     def by_prompt(prompts: list[str], **_: Any) -> list[float]:
         return [1.0 if int(prompt.split("+")[0]) % 2 else 0.0 for prompt in prompts]
@@ -282,16 +341,51 @@ def test_a_reward_that_is_no_number_stops_the_run(tmp_path: Path, bad: float) ->
 
 
 def test_a_gradient_that_is_no_number_stops_the_run_before_the_step(tmp_path: Path) -> None:
-    def poison(batch: RolloutBatch) -> torch.Tensor:
-        return torch.full(batch.set_sizes.shape, math.nan)
-
-    trainer, recorder = make_trainer(tmp_path, token_weight=poison, learning_rate=0.1)
+    trainer, recorder = make_trainer(tmp_path, learning_rate=0.1)
+    trainer.model.model.norm.weight.register_hook(lambda gradient: gradient * math.nan)
     before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
     with pytest.raises(ReplicationError, match="gradient norm is nan at step 0"):
         trainer.train()
     assert not recorder.gradients
     assert all(torch.equal(before[name], value) for name, value in trainer.model.state_dict().items())
     assert len(list(read_group_log(tmp_path / "groups.jsonl"))) == 2, "the groups of the failed step are kept"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda w: -w, r"own gave -1 to token 0 of completion 0"),
+        (lambda w: w.index_fill(0, torch.tensor([3]), math.nan), r"own gave nan to token 0 of completion 3"),
+        (lambda w: w.index_fill(1, torch.tensor([0]), math.inf), r"own gave inf .* and 8 such weights"),
+        (lambda w: torch.ones(w.size(0) + 4, w.size(1) + 5), r"own gave shape \(12, 10\); .*\(8, 5\)"),
+        (lambda w: w[:, :1], r"own gave shape \(8, 1\)"),
+        (lambda w: w.sum(), r"own gave shape \(\)"),
+        (lambda w: w.tolist(), r"own gave list"),
+        (lambda w: w.to(torch.complex64), r"own gave a tensor of torch.complex64"),
+    ],
+)
+def test_own_token_weights_are_checked(tmp_path: Path, wrong: Any, message: str) -> None:
+    def own(batch: RolloutBatch) -> torch.Tensor:
+        return wrong(torch.ones(batch.set_sizes.shape))
+
+    trainer, recorder = make_trainer(tmp_path, own)
+    with pytest.raises(ReplicationError, match=message):
+        trainer.train()
+    assert not recorder.gradients
+
+
+def test_own_token_weights_on_padding_do_not_matter(tmp_path: Path) -> None:
+    gradients = []
+    for padding in (1, math.nan):
+
+        def own(batch: RolloutBatch, padding: float = padding) -> torch.Tensor:
+            assert not batch.completion_mask.all(), "there must be padding"
+            return torch.where(batch.completion_mask, 1, padding)
+
+        trainer, recorder = make_trainer(tmp_path, own, per_device_train_batch_size=12 * GROUP, temperature=50.0)
+        trainer.train()
+        gradients.append(recorder.gradients[0])
+    assert gradients[0].any() and torch.equal(*gradients)
 
 
 def test_every_group_is_logged_with_what_was_measured(tmp_path: Path) -> None:
@@ -304,7 +398,7 @@ def test_every_group_is_logged_with_what_was_measured(tmp_path: Path) -> None:
     )
     trainer.train()
     groups = list(read_group_log(tmp_path / "groups.jsonl"))
-    assert [group["step"] for group in groups] == [0, 0, 1, 1, 2, 2]
+    assert [group["step"] for group in groups] == [1, 1, 2, 2, 3, 3]
     for group in groups:
         completions = group["completion_ids"]
         assert group["rewards"] == pytest.approx(mixed_reward(completions))
@@ -320,6 +414,35 @@ def test_every_group_is_logged_with_what_was_measured(tmp_path: Path) -> None:
     depth = [value for group in groups[-2:] for value in group["path_depth"]]
     assert last["tree/path_depth"] == pytest.approx(sum(depth) / len(depth))
     assert {"reward", "grad_norm", "entropy", "groups/silent", "time/token_weights"} <= last.keys()
+
+
+def test_every_reward_function_is_logged_with_its_weight(tmp_path: Path) -> None:
+    def length(completion_ids: list[list[int]], **_: Any) -> list[float | None]:
+        return [None if i % GROUP == 0 else float(len(ids)) for i, ids in enumerate(completion_ids)]
+
+    async def later(completion_ids: list[list[int]], **_: Any) -> list[float]:
+        return [float(ids[0]) for ids in completion_ids]
+
+    trainer, _ = make_trainer(tmp_path, reward=[mixed_reward, length, later], reward_weights=[1.0, 0.3, -0.5])
+    trainer.train()
+    for group in read_group_log(tmp_path / "groups.jsonl"):
+        functions, ids = group["reward_functions"], group["completion_ids"]
+        assert [(f["name"], f["weight"]) for f in functions] == [("mixed_reward", 1), ("length", 0.3), ("later", -0.5)]
+        assert functions[0]["rewards"] == pytest.approx(mixed_reward(ids))
+        assert functions[1]["rewards"] == [None, *(len(row) for row in ids[1:])]
+        assert functions[2]["rewards"] == [row[0] for row in ids]
+        summed = [sum(f["weight"] * (f["rewards"][i] or 0.0) for f in functions) for i in range(GROUP)]
+        assert group["rewards"] == pytest.approx(summed)
+
+
+def test_steps_of_the_group_log_are_those_of_trl(tmp_path: Path) -> None:
+    trainer, _ = make_trainer(tmp_path, max_steps=3, log_completions=True)
+    trainer.train()
+    ours = {
+        (group["step"], text) for group in read_group_log(tmp_path / "groups.jsonl") for text in group["completions"]
+    }
+    tables = [pandas.read_parquet(path) for path in sorted((tmp_path / "completions").glob("*.parquet"))]
+    assert ours == {(step, text) for table in tables for step, text in zip(table["step"], table["completion"])}
 
 
 def test_completions_cut_off_still_belong_to_their_process_sets(tmp_path: Path) -> None:
@@ -378,10 +501,8 @@ def test_sequence_level_losses_are_allowed_without_token_weights(tmp_path: Path)
     assert recorder.gradients[0].any()
 
 
-@pytest.mark.parametrize("column", ["completion", "completion_ids"])
+@pytest.mark.parametrize("column", ["completions", "completion_ids", "prompts", "trainer_state", "log_extra"])
 def test_columns_that_trl_would_lose_are_refused(tmp_path: Path, column: str) -> None:
-    from shared.training.trainer import check_settings
-
     config = GRPOConfig(output_dir=str(tmp_path), per_device_train_batch_size=8, use_cpu=True, bf16=False)
     with pytest.raises(ReplicationError, match=f"column '{column}'"):
         check_settings(config, Dataset.from_dict({"prompt": ["a"], column: ["b"]}))
@@ -389,10 +510,63 @@ def test_columns_that_trl_would_lose_are_refused(tmp_path: Path, column: str) ->
         check_settings(config, Dataset.from_dict({"question": ["a"]}))
 
 
-def test_resuming_inside_a_generation_window_is_refused(tmp_path: Path) -> None:
-    trainer, _ = make_trainer(tmp_path, num_iterations=2)
-    with pytest.raises(ReplicationError, match="cannot be resumed exactly"):
-        trainer.train(resume_from_checkpoint=str(tmp_path))
+def test_a_column_of_completions_is_trained_without_and_said(tmp_path: Path) -> None:
+    data = dataset().add_column("completion", ["its own"] * 12)
+    with pytest.warns(UserWarning, match="column 'completion' is not passed"):
+        trainer, recorder = make_trainer(tmp_path, train_dataset=data)
+    trainer.train()
+    assert recorder.gradients[0].any()
+
+
+def test_an_environment_may_own_the_prompts(tmp_path: Path) -> None:
+    class Environment:
+        def reset(self, number: int, **_: Any) -> str:
+            self.number = number
+            return f"{number}+1="
+
+        def get_reward(self) -> float:
+            return float(self.number % 2)
+
+    model, tokenizer = policy()
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.role }}:{{ m.content }}{{ m.tool_calls or '' }}{{ m.name }}\n{% endfor %}a:"
+    )
+    data = Dataset.from_dict({"number": list(range(12))})
+    trainer, _ = make_trainer(
+        tmp_path, reward=None, model=(model, tokenizer), train_dataset=data, environment_factory=Environment
+    )
+    trainer.train()
+    for group in read_group_log(tmp_path / "groups.jsonl"):
+        number = int(group["prompt"][0]["content"].split("+")[0])
+        assert group["reward_functions"] == [{"name": "Environment", "weight": 1.0, "rewards": [number % 2] * GROUP}]
+
+
+def test_a_log_that_cannot_be_written_is_known_before_anything_is_sampled(tmp_path: Path) -> None:
+    (tmp_path / "groups.jsonl").mkdir()
+    with pytest.raises(ReplicationError, match=r"groups\.jsonl cannot be written"):
+        make_trainer(tmp_path)
+
+
+def test_settings_are_checked_where_none_are_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    on_cpu = functools.partial(GRPOConfig, use_cpu=True, bf16=False)  # TRL's own defaults want a GPU
+    monkeypatch.setattr("shared.training.trainer.GRPOConfig", on_cpu)
+    model, tokenizer = policy()
+    with pytest.raises(ReplicationError, match="no column 'prompt'"):
+        TokenWeightedGRPOTrainer(
+            model, mixed_reward, train_dataset=Dataset.from_dict({"question": ["a"] * 9}), processing_class=tokenizer
+        )
+
+
+def test_the_budget_is_a_count_whenever_it_is_logged(tmp_path: Path) -> None:
+    trainer, _ = make_trainer(
+        tmp_path, "lopti", max_steps=8, logging_steps=4, num_iterations=2, per_device_train_batch_size=GROUP
+    )
+    trainer.train()
+    logged = [entry for entry in trainer.state.log_history if "budget/rollouts" in entry]
+    assert [entry["budget/rollouts"] for entry in logged] == [2, 4]
+    assert [entry["budget/completions"] for entry in logged] == [2 * GROUP, 4 * GROUP]
+    assert [entry["budget/pass"] for entry in logged] == [2, 2]
 
 
 def test_checks_also_see_positional_arguments(tmp_path: Path) -> None:
@@ -404,26 +578,49 @@ def test_checks_also_see_positional_arguments(tmp_path: Path) -> None:
         )
 
 
-def test_an_infinite_reward_of_an_asynchronous_function_stops_the_run(tmp_path: Path) -> None:
-    async def later(completions: list[Any], **_: Any) -> list[float]:
-        return [math.inf] + [1.0] * (len(completions) - 1)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_reward_that_is_no_number_stops_the_run_from_an_asynchronous_function_too(tmp_path: Path, bad: float) -> None:
+    async def later(completions: list[Any], **_: Any) -> list[float | None]:
+        return [bad, None] + [1.0] * (len(completions) - 2)
 
     trainer, recorder = make_trainer(tmp_path, reward=later)
-    with pytest.raises(ReplicationError, match="infinite"):
+    with pytest.raises(ReplicationError, match=f"later returned {bad}"):
         trainer.train()
     assert not recorder.gradients
 
 
-def test_a_resumed_run_keeps_the_groups_logged_before_its_checkpoint(tmp_path: Path) -> None:
-    options = {"save_strategy": "steps", "save_steps": 2, "learning_rate": 0.01, "optim": "adamw_torch"}
-    trainer, _ = make_trainer(tmp_path, TOKEN_WEIGHTS["lambda-grpo"], max_steps=4, **options)
+def test_a_reward_beyond_float32_and_one_of_a_model_that_is_no_number_stop_the_run(tmp_path: Path) -> None:
+    class Broken(torch.nn.Module):
+        config = SimpleNamespace(name_or_path="broken", _name_or_path="broken")
+
+        def forward(self, input_ids: torch.Tensor, **_: Any) -> Any:
+            return SimpleNamespace(logits=torch.full((len(input_ids), 1), math.nan))
+
+    def huge(completions: list[Any], **_: Any) -> list[float]:
+        return [1e300] * len(completions)
+
+    for reward in (huge, Broken()):
+        trainer, _ = make_trainer(tmp_path, reward=reward)
+        trainer.reward_processing_classes = [trainer.processing_class]
+        with pytest.raises(ReplicationError, match="infinite or NaN in float32"):
+            trainer.train()
+
+
+def test_rewards_may_come_from_a_generator_and_functions_can_be_pickled(tmp_path: Path) -> None:
+    def one_by_one(completion_ids: list[list[int]], **_: Any) -> Any:
+        yield from mixed_reward(completion_ids)
+
+    def mapped(completion_ids: list[list[int]], **_: Any) -> Any:
+        return map(float, mixed_reward(completion_ids))
+
+    trainer, _ = make_trainer(tmp_path, reward=[mixed_reward, one_by_one, mapped])
     trainer.train()
-    whole = (tmp_path / "groups.jsonl").read_text()
-    after = {name: value.clone() for name, value in trainer.model.state_dict().items()}
-    trainer, _ = make_trainer(tmp_path, TOKEN_WEIGHTS["lambda-grpo"], max_steps=4, **options)
-    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    assert (tmp_path / "groups.jsonl").read_text() == whole
-    assert all(torch.equal(after[name], value) for name, value in trainer.model.state_dict().items())
+    for group in read_group_log(tmp_path / "groups.jsonl"):
+        first, *others = (function["rewards"] for function in group["reward_functions"])
+        assert all(other == first for other in others)
+    again = pickle.loads(pickle.dumps(trainer.reward_funcs[0]))
+    assert again([[1, 2]]) == trainer.reward_funcs[0](completion_ids=[[1, 2]]) == mixed_reward([[1, 2]])
+    assert again.__name__ == "mixed_reward"
 
 
 def test_entropy_is_null_where_the_loss_sees_no_token(tmp_path: Path) -> None:
