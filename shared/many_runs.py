@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -119,14 +120,22 @@ class _Known:
 class ManyRuns:
     """S runs of one objective; `step(rollout)` makes the updates on one rollout of each.
 
-    `models` are trained in place. `lr`: one learning rate, or one per model. With `beta` above 0 the reference policy
-    is the models as they are now. Cost of an update: three forward passes over the rollout and one pass over the
-    parameters and the optimizer's state; a stack that fits the cache, some tens of small models, is fastest.
+    `models` are trained in place. `lr`: one learning rate, or one per model. `reference`: the reference policies, where
+    `beta` is above 0; by default the models as they are now.
+    A run depends on its own seed and learning rate alone: on one thread a stack of any size gives it the same bits.
+    Cost of an update: a forward and a backward pass over the rollout, and a pass over the parameters and the state of
+    the optimizer, which a stack of some tens of small models keeps near the processor.
     """
 
-    def __init__(self, models: ManyTransformers, objective: Objective, lr: float | Sequence[float]) -> None:
+    def __init__(
+        self,
+        models: ManyTransformers,
+        objective: Objective,
+        lr: float | Sequence[float],
+        reference: ManyTransformers | None = None,
+    ) -> None:
         self.models, self.objective, self.weighting = models, objective, objective.weighting
-        self.reference = models.copy() if objective.beta else None
+        self.reference = (reference or models.copy()) if objective.beta else None
         rates = [float(lr)] * len(models) if isinstance(lr, (int, float)) else [float(rate) for rate in lr]
         if len(rates) != len(models):
             raise ReplicationError(f"{len(rates)} learning rates for {len(models)} models: give one, or one per model.")
@@ -136,7 +145,7 @@ class ManyRuns:
         self._stretches: list[tuple[slice, list[Tensor]]] = []
         starts = [s for s in range(len(rates)) if s == 0 or rates[s] != rates[s - 1]] + [len(rates)]
         groups = []
-        for start, stop in zip(starts, starts[1:]):
+        for start, stop in pairwise(starts):
             views = [parameter.detach()[start:stop] for parameter in models.trainable()]
             self._stretches.append((slice(start, stop), views))
             groups.append({"params": views, "lr": rates[start]})
@@ -214,14 +223,16 @@ class ManyRuns:
                 gradient.mul_(factor.view(-1, *[1] * (gradient.ndim - 1)))
         for stretch, views in self._stretches:
             for view, gradient in zip(views, gradients, strict=True):
-                view.grad = gradient[stretch]
+                # The fused optimizers go through memory and do not look at strides.
+                view.grad = gradient[stretch].contiguous()
         self._optimizer.step()
         return norms
 
 
 def run_norms(gradients: Sequence[Tensor]) -> Tensor:
     """Euclidean norm of each run's gradient, (S,), over parameters (S, ...)."""
-    return torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in gradients]).square().sum(dim=0).sqrt()
+    squares = [torch.linalg.vector_norm(gradient.flatten(1), dim=1).square() for gradient in gradients]
+    return sum(squares[1:], start=squares[0]).sqrt()  # one after another: the same bits whatever S is
 
 
 def placed_weights(weighting: Weighting | None, batch: TokenBatch, runs: int) -> PlacedWeights:

@@ -55,20 +55,23 @@ class Architecture:
             raise ValueError(f"width must be a multiple of twice the number of heads, got {self.width}, {self.heads}")
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shape of each parameter of one model, by name; `query_key_value` and `gate_up` hold matrices one below the
-        other."""
+        """Shape of each parameter of one model, by name.
+
+        Matrices are (in, out), the transpose of those of transformers, so that their gradients lie in memory as they
+        do; `query_key_value` and `gate_up` hold several side by side.
+        """
         of_layer = {
             "attention_norm": (self.width,),
-            "query_key_value": (3 * self.width, self.width),
+            "query_key_value": (self.width, 3 * self.width),
             "attention_output": (self.width, self.width),
             "feed_forward_norm": (self.width,),
-            "gate_up": (2 * self.inner, self.width),
-            "down": (self.width, self.inner),
+            "gate_up": (self.width, 2 * self.inner),
+            "down": (self.inner, self.width),
         }
         shapes = {"embedding": (self.vocabulary, self.width)}
         shapes |= {f"{i}.{name}": shape for i in range(self.layers) for name, shape in of_layer.items()}
         shapes["norm"] = (self.width,)
-        return shapes if self.tied else {**shapes, "head": (self.vocabulary, self.width)}
+        return shapes if self.tied else {**shapes, "head": (self.width, self.vocabulary)}
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,7 @@ class ManyTransformers:
         )
 
     def export(self, s: int, end: int = 0) -> PreTrainedModel:
-        """Model s as a model of transformers, in evaluation mode; `end` is its end of sequence and its padding.
+        """Model s as a model of transformers, in evaluation mode; `end` is its end of sequence.
 
         A bias other than 0 becomes that of the head, which is not trained.
         """
@@ -148,11 +151,13 @@ class ManyTransformers:
             tie_word_embeddings=a.tied,
             bos_token_id=None,
             eos_token_id=end,
-            pad_token_id=end,
         )
         with torch.random.fork_rng():
             model = LlamaForCausalLM(config).to(self.bias.dtype)
-        model.load_state_dict(_transformers_names(self, s))
+        state = named_as_in_transformers(self.trainable(), a, s)
+        if a.tied:
+            state["lm_head.weight"] = state["model.embed_tokens.weight"]
+        model.load_state_dict(state)
         if self.bias.any():
             head = nn.utils.skip_init(nn.Linear, a.width, a.vocabulary, bias=True)
             head.weight = model.get_output_embeddings().weight
@@ -215,7 +220,8 @@ class ManyTransformers:
             x = x + self._linear(seen, f"{i}.attention_output")
             gate, up = self._linear(self._norm(x, f"{i}.feed_forward_norm"), f"{i}.gate_up").chunk(2, dim=-1)
             x = x + self._linear(silu(gate) * up, f"{i}.down")
-        out = self._linear(self._norm(x, "norm"), "embedding" if a.tied else "head") + self.bias
+        head = self.parameters["embedding"].transpose(1, 2) if a.tied else self.parameters["head"]
+        out = torch.bmm(self._norm(x, "norm"), head) + self.bias
         return out.view(models, rows, length, -1), new_cache
 
     def completion_logits(self, prompts: Tensor, completions: Tensor) -> Tensor:
@@ -259,7 +265,7 @@ class ManyTransformers:
         return torch.stack(drawn, dim=-1)
 
     def _linear(self, x: Tensor, name: str) -> Tensor:
-        return torch.bmm(x, self.parameters[name].transpose(1, 2))
+        return torch.bmm(x, self.parameters[name])
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
         scale = torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + self.architecture.norm_eps)
@@ -320,7 +326,7 @@ def draw(logits: Tensor, uniforms: Tensor) -> Tensor:
 
 
 def draw_index(probabilities: Tensor, uniforms: Tensor) -> Tensor:
-    """Indices (...) drawn from probabilities (..., V), which need not sum to one exactly; one of probability 0 never."""
+    """Indices (...) drawn by `uniforms` (...) from probabilities (..., V) of any sum; one of probability 0 never."""
     edges = probabilities.cumsum(dim=-1)
     index = (edges <= uniforms.unsqueeze(-1) * edges[..., -1:]).sum(dim=-1)
     last = (probabilities > 0).long().mul(torch.arange(probabilities.size(-1))).amax(dim=-1)
@@ -422,28 +428,23 @@ def _parts(architecture: Architecture) -> Iterator[tuple[str, tuple[str, ...]]]:
 def _stack_names(model: Any, architecture: Architecture) -> dict[str, Tensor]:
     state = model.state_dict()
     return {
-        name: torch.cat([state[f"{part}.weight"].detach() for part in parts]).clone()
+        name: torch.cat([_flipped(name, state[f"{part}.weight"].detach()) for part in parts], dim=-1).clone()
         for name, parts in _parts(architecture)
     }
 
 
-def _transformers_names(models: ManyTransformers, s: int) -> dict[str, Tensor]:
-    """State of model s under the names of transformers; a tied head appears under both of its names."""
+def named_as_in_transformers(values: Sequence[Tensor], architecture: Architecture, s: int) -> dict[str, Tensor]:
+    """Values shaped as the stacked parameters, in the order of `trainable`: those of model s by transformers' names.
+
+    For parameters and gradients alike. Parameters that are one, as a tied head, appear once.
+    """
     state = {}
-    for name, parts in _parts(models.architecture):
-        for part, value in zip(parts, models.parameters[name][s].detach().chunk(len(parts)), strict=True):
-            state[f"{part}.weight"] = value.clone()
-    if models.architecture.tied:
-        state["lm_head.weight"] = state["model.embed_tokens.weight"]
+    for (name, parts), value in zip(_parts(architecture), values, strict=True):
+        pieces = value[s].detach().chunk(len(parts), dim=-1)
+        state |= {f"{part}.weight": _flipped(name, piece).clone() for part, piece in zip(parts, pieces, strict=True)}
     return state
 
 
-def stack_gradient(gradients: Sequence[Tensor], architecture: Architecture, s: int) -> dict[str, Tensor]:
-    """Gradients of the stacked parameters, as of `trainable`, for model s under the names of transformers."""
-    state = {}
-    for (_, parts), gradient in zip(_parts(architecture), gradients, strict=True):
-        pieces = gradient[s].chunk(len(parts))
-        state |= {f"{part}.weight": piece for part, piece in zip(parts, pieces, strict=True)}
-    return state
-
-
+def _flipped(name: str, value: Tensor) -> Tensor:
+    """A parameter between its layout here and that of transformers."""
+    return value.t() if value.ndim == 2 and name != "embedding" else value
