@@ -161,9 +161,16 @@ class ManyRuns:
             made.append(UpdateMetrics(self._apply(gradients), silent, rewards.mean(dim=(1, 2)), clipped))
         return made
 
-    def gradients(self, rollout: Rollout) -> list[Tensor]:
-        """Gradients of each run's loss on a rollout that its models have just sampled, as of `models.trainable()`."""
-        return self._gradients(rollout, self._prepared(rollout), 0)[0]
+    def gradients(self, rollout: Rollout, sampler: ManyTransformers | None = None, visit: int = 0) -> list[Tensor]:
+        """Gradients of each run's loss on a rollout, in the order of `models.trainable()`; nothing is changed.
+
+        `sampler`: the policies that sampled it, by default the models as they are; `visit`: number of the update.
+        """
+        known = self._prepared(rollout)
+        if sampler is not None:
+            with torch.no_grad():
+                known.old = self._logps(rollout, sampler)[0]
+        return self._gradients(rollout, known, visit)[0]
 
     @torch.no_grad()
     def _prepared(self, rollout: Rollout) -> _Known:
