@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from shared.errors import ReplicationError
-from shared.many_transformers import MASKED, Architecture, ManyTransformers
+from shared.models.many_transformers import MASKED, Architecture, ManyTransformers
 
 EQUALS = 10
 """Token that ends a problem; digits are tokens 0 to 9."""
@@ -90,15 +90,15 @@ def starts(settings: Mapping[str, Any], seeds: Sequence[int]) -> ManyTransformer
     """One model per seed, taught on right answers until it gives them with probability `start_rate`.
 
     Adam on the answers' tokens, `pretrain_batch` new problems a step; every `pretrain_every` steps the exact solve rate
-    on `_PROBE` problems is looked at, and a model that has reached `start_rate` stays as it is. A finished model is kept
-    in the model cache. Raises ReplicationError if a model has not reached it within `pretrain_max_steps`.
+    on some problems is looked at, and a model that has reached `start_rate` stays as it is. A finished model is kept in
+    the model cache. Raises ReplicationError if a model has not reached it within `pretrain_max_steps`.
     """
     from safetensors.torch import load_file, save_file
 
-    from shared import models as store
+    from shared.models import catalog
 
     folders = {seed: f"digit-sums/{_digest(settings)}-{seed}" for seed in seeds}
-    missing = [s for s in seeds if not (store.cache_directory() / folders[s] / "model.safetensors").exists()]
+    missing = [s for s in seeds if not (catalog.cache_directory() / folders[s] / "model.safetensors").exists()]
     if missing:
         made = _taught(settings, missing)
         for i, seed in enumerate(missing):
@@ -109,8 +109,8 @@ def starts(settings: Mapping[str, Any], seeds: Sequence[int]) -> ManyTransformer
                 save_file(one, work / "model" / "model.safetensors")
                 return work / "model"
 
-            store.made_once(folders[seed], build)
-    files = [load_file(store.cache_directory() / folders[seed] / "model.safetensors") for seed in seeds]
+            catalog.made_once(folders[seed], build)
+    files = [load_file(catalog.cache_directory() / folders[seed] / "model.safetensors") for seed in seeds]
     fresh = _new(settings, [0])
     stacked = {name: torch.stack([file[name] for file in files]) for name in fresh.parameters}
     return ManyTransformers(fresh.architecture, stacked, fresh.bias)

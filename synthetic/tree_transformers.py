@@ -1,8 +1,8 @@
 """Many small transformers trained on the binary tree at once: one seed a model, everything exact but the sampling.
 
 The environment is `synthetic.binary_tree`'s, the model a small Llama whose head is masked to the tokens L and R
-(`synthetic.tree_task`), the update that of the suite's trainer (`shared.many_runs`). Every prefix of the tree is computed
-once per step, so the probability of a path is exact, and a completion is drawn as a leaf.
+(`synthetic.tree_task`), the update that of the suite's trainer (`shared.training.many_runs`). Every prefix of the tree
+is computed once per step, so the probability of a path is exact, and a completion is drawn as a leaf.
 
 With a head of zeros a policy starts with the same probability of L at every node, `start_left`. At one half each leaf
 has probability 2^-depth. Away from one half, nodes of a depth differ in how many completions of a group share them, and
@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from shared.many_runs import ManyRuns, Objective, Rollout
-from shared.many_transformers import MASKED, Architecture, ManyTransformers, SeedStreams, TokenTree, draw_index
+from shared.models.many_transformers import MASKED, Architecture, ManyTransformers, SeedStreams, TokenTree, draw_index
+from shared.training.many_runs import ManyRuns, Objective, Rollout
 from synthetic.binary_tree import BinaryTree
 from synthetic.tree_task import PATH, path_ids
 

@@ -14,13 +14,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
 
-from shared.depth_weights import depth_mean_weights, halving_weights
 from shared.errors import ReplicationError
-from shared.jobs import JobContext, Row, row
-from shared.many_runs import OBJECTIVE_KEYS, Objective
-from shared.token_weights import TokenWeight
+from shared.harness.jobs import JobContext, Row, row
+from shared.theory.depth_weights import depth_mean_weights, halving_weights
+from shared.training.many_runs import OBJECTIVE_KEYS, Objective
+from shared.training.token_weights import TokenWeight
 from synthetic.binary_tree import BinaryTree
 from synthetic.tree_transformers import run_transformers, seed_target, tree_models
 
@@ -69,7 +68,7 @@ def many_table1_trl(settings: Mapping[str, Any], seed: int, context: JobContext)
     Settings as there. Returns `target_frequency`, `success`, `steps_to_half`, `censored` and `start_probability` of the
     seed. Raises ReplicationError for the arms by depth, which the trainer has no name for.
     """
-    from shared.training import run_training
+    from shared.training.run import run_training
     from synthetic.tree_task import leaf_probability, path_model, tree_dataset, tree_reward
 
     if settings["method"] in DEPTH_ARMS:

@@ -14,16 +14,16 @@ from torch import Tensor
 from transformers import TrainerCallback
 from trl import GRPOConfig
 
-from shared import models
-from shared.confidence_weights import sharpness_weights
 from shared.errors import ReplicationError
-from shared.many_runs import ManyRuns, Objective, Rollout, placed_weights
-from shared.many_transformers import Architecture, ManyTransformers, SeedStreams, named_as_in_transformers
-from shared.precision import in_float64, with_exact_rotary
-from shared.token_weights import token_weighting
-from shared.trainer import TokenWeightedGRPOTrainer
-from shared.weighting import TokenBatch
-from tests.shared import grpo_oracle as oracle
+from shared.models import catalog
+from shared.models.many_transformers import Architecture, ManyTransformers, SeedStreams, named_as_in_transformers
+from shared.models.precision import in_float64, with_exact_rotary
+from shared.theory.confidence_weights import sharpness_weights
+from shared.theory.weighting import TokenBatch
+from shared.training.many_runs import ManyRuns, Objective, Rollout, placed_weights
+from shared.training.token_weights import token_weighting
+from shared.training.trainer import TokenWeightedGRPOTrainer
+from tests.shared.training import grpo_oracle as oracle
 
 S, B, G, T, V = 3, 2, 4, 5, 9
 
@@ -85,14 +85,14 @@ class Recorder(TrainerCallback):
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Directory of a model that a stack can hold, from which TRL rebuilds the reference policy."""
-    tokenizer = models.load("tiny-random")[1]
-    model = models.random_llama(len(tokenizer), 32, 2, 0, tokenizer.eos_token_id)
-    return str(models.save(model, tokenizer, tmp_path_factory.mktemp("start")))
+    tokenizer = catalog.load("tiny-random")[1]
+    model = catalog.random_llama(len(tokenizer), 32, 2, 0, tokenizer.eos_token_id)
+    return str(catalog.save(model, tokenizer, tmp_path_factory.mktemp("start")))
 
 
 def moved(start: str, seed: int) -> Any:
     """That model, moved away from the reference and sharp enough that completions share prefixes."""
-    model, _ = models.load(start)
+    model, _ = catalog.load(start)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -129,7 +129,7 @@ def trained_by_trl(
             **settings,
         ),
         train_dataset=Dataset.from_dict({"prompt": [f"{i}+{i + 1}=" for i in range(8)]}),
-        processing_class=models.load(start)[1],
+        processing_class=catalog.load(start)[1],
         callbacks=[recorder],
         token_weight=method,
     )
@@ -179,7 +179,7 @@ def test_gradients_are_those_of_the_trainer(
     rollout = rollout_of_trl([trainer for trainer, _ in trained])
     assert 0 < rollout.mask.float().mean() <= 1 and len(rollout.rewards.unique()) > 2
     objective = Objective(method=token_weighting(method), loss_type=loss_type, beta=beta, optimizer="sgd")
-    runs = ManyRuns(many, objective, 0.0, reference=ManyTransformers.of([models.load(start)[0]] * len(seeds)))
+    runs = ManyRuns(many, objective, 0.0, reference=ManyTransformers.of([catalog.load(start)[0]] * len(seeds)))
     gradients = runs.gradients(rollout)
     for s, (_, expected) in enumerate(trained):
         ours = named_as_in_transformers(gradients, many.architecture, s)

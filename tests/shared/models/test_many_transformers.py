@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from shared import models
 from shared.errors import ReplicationError
-from shared.many_transformers import (
+from shared.models import catalog
+from shared.models.many_transformers import (
     MASKED,
     Architecture,
     ManyTransformers,
@@ -18,14 +18,14 @@ from shared.many_transformers import (
     TokenTree,
     draw_index,
 )
-from shared.precision import in_float64, with_exact_rotary
+from shared.models.precision import in_float64, with_exact_rotary
 
 VOCABULARY, S, B, G, P, T = 11, 3, 2, 4, 5, 6
 
 
 def alike(seed: int, **config: Any) -> Any:
     """A random model of transformers, sharp enough that its logits differ clearly."""
-    model = models.random_llama(VOCABULARY, 32, 2, seed, **config)
+    model = catalog.random_llama(VOCABULARY, 32, 2, seed, **config)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed))

@@ -23,11 +23,11 @@ import torch
 from torch import Tensor
 
 from shared.errors import ReplicationError
-from shared.groups import dr_grpo_advantages, grpo_advantages, is_silent
-from shared.many_transformers import ManyTransformers
-from shared.process_sets import process_set_sizes
-from shared.token_weights import TokenWeight, Weighting, as_weighting
-from shared.weighting import PlacedWeights, RolloutBatch, Sharpness, TokenBatch
+from shared.models.many_transformers import ManyTransformers
+from shared.theory.groups import dr_grpo_advantages, grpo_advantages, is_silent
+from shared.theory.process_sets import process_set_sizes
+from shared.theory.weighting import PlacedWeights, RolloutBatch, Sharpness, TokenBatch
+from shared.training.token_weights import TokenWeight, Weighting, as_weighting
 
 LOSS_TYPES = ("dapo", "bnpo", "grpo", "dr_grpo")
 OPTIMIZERS = {"adam": torch.optim.AdamW, "sgd": torch.optim.SGD}
@@ -285,8 +285,8 @@ def objective_values(
     """Loss of each run, (S,); advantages (S, R), everything else (S, R, T).
 
     The mean over tokens of -(policy term - beta KL term): policy term min(r A, clip(r, 1 - epsilon, 1 + epsilon) A),
-    KL term by the k3 estimator, with the weights in the places that `shared.weighting` explains. A token left out by
-    isolation adds nothing, yet counts in the mean.
+    KL term by the k3 estimator, with the weights in their places (`shared.theory.weighting`). A token left out by isolation adds
+    nothing, yet counts in the mean.
     """
     ratio, gain = _ratio_and_gain(logps, old, advantages, placed)
     terms = torch.minimum(ratio * gain, ratio.clamp(1 - s.epsilon, 1 + s.epsilon) * gain)

@@ -4,7 +4,7 @@ A weight of lambda-GRPO is small near the root, where many completions are toget
 weights have that course too, but treat all completions of a group alike at a depth. What lambda-GRPO gains over them is
 due to the tree; what it gains with them is due to depth.
 
-Functions on rollouts, as `shared.weighting` describes; depth is the rank of a token among those of its completion.
+Functions on rollouts (`shared.theory.weighting`); depth is the rank of a token among those of its completion.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shared.weighting import RolloutBatch
+from shared.theory.weighting import RolloutBatch
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.depth_weights import FixedDepthWeights, depth_mean_weights, halving_weights
-from shared.process_sets import process_set_sizes
-from shared.weighting import RolloutBatch
+from shared.theory.depth_weights import FixedDepthWeights, depth_mean_weights, halving_weights
+from shared.theory.process_sets import process_set_sizes
+from shared.theory.weighting import RolloutBatch
 
 
 def rollout(completions: list[list[int]], group_size: int, columns: int = 5) -> RolloutBatch:
