@@ -32,7 +32,7 @@ EQUALS = 10
 VOCABULARY = 11
 _HELD_OUT_SHARE = 16  # one problem in so many only measures
 _HELD_OUT_STREAM, _PRETRAIN_STREAM, _PROBE_STREAM = 11, 12, 13
-_PROBE = 256
+_PROBE = 128
 
 START_KEYS = ("terms", "width", "layers", "heads", "inner", "start_rate", "pretrain_lr", "pretrain_batch",
               "pretrain_every", "pretrain_max_steps")  # fmt: skip
@@ -51,8 +51,8 @@ class Reward:
         """Rewards (..., G), float64, of completions (..., G, T) for answers (..., T)."""
         same = completions == answers.unsqueeze(-2)
         begins = same[..., : self.prefix_length].all(dim=-1)
-        wrong = torch.where(begins, self.prefix, self.other)
-        return torch.where(same.all(dim=-1), 1.0, wrong).double()
+        rewards = torch.full(begins.shape, self.other, dtype=torch.float64)
+        return rewards.masked_fill(begins, self.prefix).masked_fill(same.all(dim=-1), 1.0)
 
 
 def problems(generators: Sequence[np.random.Generator], count: int, terms: int, held_out: bool) -> Tensor:

@@ -285,8 +285,8 @@ def objective_values(
     """Loss of each run, (S,); advantages (S, R), everything else (S, R, T).
 
     The mean over tokens of -(policy term - beta KL term): policy term min(r A, clip(r, 1 - epsilon, 1 + epsilon) A),
-    KL term by the k3 estimator, with the weights in their places (`shared.theory.weighting`). A token left out by isolation adds
-    nothing, yet counts in the mean.
+    KL term by the k3 estimator, with the weights in their places (`shared.theory.weighting`). A token left out by
+    isolation adds nothing, yet counts in the mean.
     """
     ratio, gain = _ratio_and_gain(logps, old, advantages, placed)
     terms = torch.minimum(ratio * gain, ratio.clamp(1 - s.epsilon, 1 + s.epsilon) * gain)
