@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import statistics
+import tempfile
 import time
 from functools import partial
 
 import numpy as np
+import torch
 
 from shared.harness.bench import BenchRow, seconds
+from shared.training.many_runs import Objective
 from synthetic import binary_tree_reference
 from synthetic.bernoulli_logit import METHODS, SeedDraws, reference_step, simulate
 from synthetic.binary_tree import BinaryTree, run_tabular
+from synthetic.tree_task import path_model, tree_dataset, tree_reward
+from synthetic.tree_transformers import run_transformers, tree_models
 
 TARGET = 10.0
 
@@ -88,4 +93,57 @@ def bernoulli_logit_bench(prompts: int = 6000, seeds: int = 4, steps: int = 5, r
     return rows
 
 
-BENCHES = {"tabular tree": tabular_bench, "Bernoulli-logit": bernoulli_logit_bench}
+def many_transformers_bench(seeds: int = 64, steps: int = 20, repeats: int = 3) -> list[BenchRow]:
+    """Seeds per second of `run_transformers` over those of TRL's trainer on the same comparison, one thread each.
+
+    The same transformer, tree, group, objective and optimizer. A TRL run's time per step is the difference of a longer
+    and a shorter run, so that setting up a trainer does not count; the simulator's time counts everything. More
+    processes on more cores speed both up alike.
+    """
+    from shared.training.run import run_training  # TRL takes seconds to import
+
+    tree, objective, group_size = BinaryTree(), Objective(method="lambda-grpo"), 16
+
+    def by_trl(trl_steps: int) -> float:
+        start = time.perf_counter()
+        with tempfile.TemporaryDirectory() as directory:
+            run_training(
+                {
+                    "method": "lambda-grpo",
+                    "steps": trl_steps,
+                    "prompts_per_step": 1,
+                    "group_size": group_size,
+                    "lr": 1e-4,
+                    "max_new_tokens": tree.depth,
+                    "precision": "float32",
+                },
+                0,
+                tree_dataset(trl_steps),
+                tree_reward(tree, 0),
+                directory=directory,
+                model=tree_models([0]).export(0),
+                tokenizer=path_model("random-small")[1],
+            )
+        return time.perf_counter() - start
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        by_trl(2)  # imports and warm-up
+        ratios = []
+        for _ in range(repeats):
+            trl = (by_trl(3 * steps) - by_trl(steps)) / (2 * steps)
+            start = time.perf_counter()
+            run_transformers(tree, objective, 1e-4, seeds=range(seeds), group_size=group_size, steps=steps)
+            ratios.append(trl / ((time.perf_counter() - start) / (steps * seeds)))
+    finally:
+        torch.set_num_threads(threads)
+    name = f"{seeds} transformers at once on the tree: seeds per second against TRL"
+    return [BenchRow(name, statistics.median(ratios), 20.0, "higher")]
+
+
+BENCHES = {
+    "tabular tree": tabular_bench,
+    "Bernoulli-logit": bernoulli_logit_bench,
+    "many transformers": many_transformers_bench,
+}

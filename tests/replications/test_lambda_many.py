@@ -32,9 +32,14 @@ TREE = {
 SUMS = {**START, **RUN, "reward": "right", "method": "grpo", "lr": 1e-3, "threshold": 0.5, "curves": True}
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
-def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobContext:
-    monkeypatch.setenv("REPLICATE_CACHE", str(tmp_path / "cache"))
+def context(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobContext:
+    monkeypatch.setenv("REPLICATE_CACHE", str(cache))
     return JobContext(tmp_path / "job")
 
 

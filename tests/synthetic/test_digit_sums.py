@@ -39,9 +39,14 @@ START = {
 RUN = {"prompts_per_step": 4, "group_size": 4, "steps": 6, "look_every": 3, "held_out": 32}
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REPLICATE_CACHE", str(tmp_path))
+def own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPLICATE_CACHE", str(cache))
     torch.set_num_threads(1)
 
 
