@@ -20,7 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from shared.models.many_transformers import MASKED, Architecture, ManyTransformers, SeedStreams, TokenTree, draw_index
+from shared.models.many_transformers import MASKED, Architecture, ManyTransformers, SeedStreams, draw_index
+from shared.models.token_tree import TokenTree
 from shared.training.many_runs import ManyRuns, Objective, Rollout
 from synthetic.binary_tree import BinaryTree
 from synthetic.tree_task import PATH, path_ids

@@ -15,10 +15,10 @@ from shared.models.many_transformers import (
     Architecture,
     ManyTransformers,
     SeedStreams,
-    TokenTree,
     draw_index,
 )
 from shared.models.precision import in_float64, with_exact_rotary
+from shared.models.token_tree import TokenTree
 
 VOCABULARY, S, B, G, P, T = 11, 3, 2, 4, 5, 6
 
