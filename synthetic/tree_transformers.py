@@ -102,8 +102,7 @@ def run_transformers(
 
     A seed's weights, target and random numbers depend on the seed alone: configurations see common random numbers, and
     its trajectory is the same whichever seeds run beside it (bit by bit on one thread).
-    Cost at depth 4, G = 16 and the default sizes: 0.8 ms per step and seed on one core, of which sampling and the
-    update are half each.
+    Cost at depth 4, G = 16 and the default sizes: about 0.8 ms per step and seed on one core.
     """
     blocks = [seeds[i : i + _SEEDS_PER_STACK] for i in range(0, len(seeds), _SEEDS_PER_STACK)]
     paths = TokenTree.of([PATH], [path_ids(leaf, tree.depth) for leaf in range(tree.leaves)])
