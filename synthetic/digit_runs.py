@@ -58,8 +58,8 @@ def run_sums(
     """Train one transformer per seed, from `starts(start_settings, seeds)`, and look at it every `look_every` steps.
 
     `steps` counts rollouts of `prompts_per_step` groups of `group_size`; the last look is after the last of them.
-    A seed's run depends on the seed alone. Cost with 8 groups of 16, 6 digits and the default sizes: about 25 ms per step
-    and seed on one core, and 40 ms per look at 512 problems.
+    A seed's run depends on the seed alone. Cost with 8 groups of 16, 6 digits and the default sizes: about 25 ms per
+    step and seed on one core, and 40 ms per look at 512 problems.
     """
     blocks = [seeds[i : i + _SEEDS_PER_STACK] for i in range(0, len(seeds), _SEEDS_PER_STACK)]
     results = []
