@@ -164,12 +164,12 @@ def _check_rewards(rewards: Tensor, ids: Tensor) -> None:
 
 def _partition(ids: Tensor, mask: Tensor, group_size: int, owners: bool = False) -> _Partition:
     _check(ids, mask, group_size)
-    ids, real = ids.detach(), _real(mask.detach())
+    ids, real = ids.detach(), _as_bool(mask.detach())
     search = _partition_rows if ids.device.type == "cpu" else _partition_pairs
     return search(ids, real, int(group_size), owners)
 
 
-def _real(mask: Tensor) -> Tensor:
+def _as_bool(mask: Tensor) -> Tensor:
     if mask.dtype == torch.bool:
         return mask
     if mask.device.type == "cpu" and not mask.is_floating_point():
