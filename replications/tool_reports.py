@@ -20,9 +20,8 @@ def print_plan(console: Console, plan: Plan) -> None:
     say = _sayer(console)
     behind = f", {plan.samples} rollouts each" if plan.samples else ""
     say(f"{plan.problems:,} problems ({plan.source}{behind}); group size for fidelity {plan.fidelity:g}", style="bold")
-    table = _table(
-        "solve rate", "problems", "share", "exact G", "law G*", "G if the rate is off", "silent at G", "completions"
-    )
+    names = ("solve rate", "problems", "share", "exact G", "law G*", "G allowing for rate error", "silent at G")
+    table = _table(*names, "completions")
     for line in plan.bins:
         table.add_row(
             f"{line.low:.1f} to {line.high:.1f}",
@@ -30,7 +29,7 @@ def print_plan(console: Console, plan: Plan) -> None:
             f"{line.problems / plan.problems:.1%}",
             _range(line.smallest, line.largest),
             _range(*(round(size) for size in line.law)),
-            _range(*line.if_off) if line.if_off else "unknown",
+            _range(*line.with_rate_error) if line.with_rate_error else "unknown",
             f"{line.silent:.1%}",
             f"{line.completions:,}",
         )
@@ -47,7 +46,7 @@ def print_plan(console: Console, plan: Plan) -> None:
             side = "up to" if end.rate == 0 else "down to"
             say(
                 f"{text}. At a rate of exactly {end.rate:g} no group size ever helps; but {plan.samples} rollouts "
-                f"leave rates {side} {end.bound:.3f} open (95 %), where {end.helped_from} completions would do."
+                f"leave rates {side} {end.bound:.3f} open (95 %), where {end.helped_from} completions suffice."
             )
     if plan.single is not None:
         say(f"One size for all whose mean update reaches {plan.fidelity:g} of its limit: G = {plan.single}.")
@@ -73,8 +72,11 @@ def _print_budget(console: Console, budget: Budget) -> None:
         f"{best.problems_per_step:,} problems",
         style="bold",
     )
-    say("Gain: progress of a step of the best length, (mean update along the objective)^2 / (mean square of the step).")
-    table = _table("G", "problems", "gain", "fidelity", "silent", "heard completions")
+    say(
+        "Gain: progress of a step at the optimal learning rate, "
+        "(mean update along the objective)^2 / (mean square of the step)."
+    )
+    table = _table("G", "problems", "gain", "fidelity", "silent", "completions with nonzero advantage")
     for line in sorted(budget.candidates, key=lambda one: -one.gain)[:6]:
         table.add_row(
             str(line.group_size),
@@ -82,7 +84,7 @@ def _print_budget(console: Console, budget: Budget) -> None:
             f"{line.gain:.3f}",
             f"{line.fidelity:.3f}",
             f"{line.silent:.1%}",
-            f"{line.heard:,.0f}",
+            f"{line.nonzero:,.0f}",
         )
     console.print(table)
     if len(budget.as_good) > 1:
@@ -118,14 +120,14 @@ def print_diagnosis(console: Console, d: Diagnosis) -> None:
         f"Effective group size (completions of a group that get an advantage): {d.effective_group_size.value:.2f} of "
         f"{d.group_size} ({d.effective_group_size.low:.2f} to {d.effective_group_size.high:.2f})"
     )
-    table = _table("group size", "silent", "from", "fidelity", "heard completions")
+    table = _table("group size", "silent", "from", "fidelity", "completions with nonzero advantage")
     for line in d.sizes:
         table.add_row(
             f"{line.group_size}{' (this run)' if line.group_size == d.group_size else ''}",
             _percent(line.silent),
             "subsets" if line.counted else "Beta fit",
-            _number(line.fidelity),
-            f"{line.heard:.1f}",
+            _with_interval(line.fidelity),
+            f"{line.nonzero:.1f}",
         )
     console.print(table)
     for one in d.suggestions:
@@ -222,7 +224,7 @@ def _percent(one: Estimate) -> str:
     return f"{one.value:.1%} ({100 * one.low:.1f} to {100 * one.high:.1f})"
 
 
-def _number(one: Estimate) -> str:
+def _with_interval(one: Estimate) -> str:
     return f"{one.value:.3f} ({one.low:.3f} to {one.high:.3f})"
 
 

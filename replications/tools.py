@@ -151,18 +151,18 @@ def _diagnose(options: argparse.Namespace, console: Console) -> int:
 
 def to_json(result: Any) -> str:
     """A dataclass of results as JSON; an estimate becomes an object, a number that is not finite null."""
-    return json.dumps(_plain(result), indent=2, ensure_ascii=False, allow_nan=False)
+    return json.dumps(json_value(result), indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def _plain(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: json_value(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if hasattr(value, "_asdict"):
-        return _plain(value._asdict())
+        return json_value(value._asdict())
     if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
+        return {name: json_value(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
+        return [json_value(one) for one in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

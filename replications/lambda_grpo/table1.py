@@ -155,7 +155,7 @@ def explained_share(
     it is gone, above 1 if the sign has turned, and negative if the difference grew: then the shorter steps hid part of
     it. The interval is the 95 % percentile bootstrap over seeds.
 
-    Returns nan with an infinite interval where d's own 95 % interval holds 0: there is nothing to explain.
+    Returns nan with an infinite interval where d's own 95 % interval contains 0: there is nothing to explain.
 
     Args:
         grpo, lambda_grpo, matched: target frequencies of the same seeds in the same order, each (S,).

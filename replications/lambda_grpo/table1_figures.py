@@ -30,7 +30,7 @@ RATES_SHOWN = 5  # learning rates per optimizer beside the paper's numbers
 def table1_map(frame: pd.DataFrame) -> Figure | None:
     """λ-GRPO minus GRPO in mean target frequency for each row of Table 1, optimizer and learning rate.
 
-    Above as a map (hatched: the 95 % interval of the paired difference holds 0), below as lines with that interval.
+    Above as a map (hatched: the 95 % interval of the paired difference contains 0), below as lines with that interval.
     """
     seeds = _paired_seeds(frame, ["grpo", "lambda-grpo"])
     if seeds is None:
@@ -189,7 +189,7 @@ def _paper_panel(axes: Axes, seeds: pd.DataFrame, best: pd.Series, n: int, r_neg
 
 
 def _map_of_cells(axes: Axes, cells: pd.DataFrame, reach: float) -> None:
-    """Heat map of differences, rows of Table 1 by learning rate; hatched where the interval holds 0."""
+    """Heat map of differences, rows of Table 1 by learning rate; hatched where the interval contains 0."""
     rows, rates = _table_rows(cells), list(cells.index.unique("lr"))
     grid = cells.reindex(
         pd.MultiIndex.from_tuples([(*row, lr) for row in rows for lr in rates], names=cells.index.names)
@@ -202,7 +202,7 @@ def _map_of_cells(axes: Axes, cells: pd.DataFrame, reach: float) -> None:
         corner = (column - 0.5, row - 0.5)
         axes.add_patch(Rectangle(corner, 1, 1, fill=False, hatch="////", edgecolor="#aaaaaa", linewidth=0))
     if undecided.any():
-        mark = Patch(fill=False, hatch="////", edgecolor="#aaaaaa", label="95 % interval holds 0")
+        mark = Patch(fill=False, hatch="////", edgecolor="#aaaaaa", label="95 % interval contains 0")
         axes.legend(handles=[mark], loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.2)
 
 

@@ -99,7 +99,7 @@ def open_test(settings: dict[str, Any], seed: int, context: JobContext) -> list[
     generator = torch.Generator().manual_seed(2_607_000 + seed)
     checkpoints: list[Checkpoint] = []
 
-    def look(policy: Any, step: int) -> dict[str, float]:
+    def evaluate(policy: Any, step: int) -> dict[str, float]:
         count = settings["reference_samples"] + settings["fresh_samples"]
         solved = solve(policy, tokenizer, problems, reward, count, settings, generator)
         right = np.stack([rewards for _, rewards in solved])
@@ -114,15 +114,15 @@ def open_test(settings: dict[str, Any], seed: int, context: JobContext) -> list[
         directory=context.directory,
         model=model,
         tokenizer=tokenizer,
-        observe=look,
+        observe=evaluate,
         observe_every=settings["eval_every"],
         progress=context.progress,
     )
-    rows = [row("solve_rate", look.rates.mean(), look.step) for look in checkpoints]
-    rows += [row(f"prompts_in_bin/{i}", n, look.step) for look in checkpoints for i, n in enumerate(_in_bins(look))]
-    fresh = [fresh_groups(look, size) for look in checkpoints]
-    for look, groups in zip(checkpoints, fresh, strict=True):
-        rows += _silent_rows("fresh", groups, size, look.step)
+    rows = [row("solve_rate", one.rates.mean(), one.step) for one in checkpoints]
+    rows += [row(f"prompts_in_bin/{i}", n, one.step) for one in checkpoints for i, n in enumerate(_in_bins(one))]
+    fresh = [fresh_groups(one, size) for one in checkpoints]
+    for one, groups in zip(checkpoints, fresh, strict=True):
+        rows += _silent_rows("fresh", groups, size, one.step)
     training = training_groups(list(read_group_log(run.group_log)), problems, checkpoints, size)
     for before, after in itertools.pairwise(checkpoints):
         inside = (training[0] >= before.step) & (training[0] < after.step)

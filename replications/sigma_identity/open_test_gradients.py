@@ -101,7 +101,7 @@ def open_test_gradients(settings: dict[str, Any], seed: int, context: JobContext
     units: list[Unit] = []
     errors: list[tuple[int, float]] = []
 
-    def look(policy: Any, step: int) -> dict[str, float]:
+    def evaluate(policy: Any, step: int) -> dict[str, float]:
         block = settings["reference_samples"] // 3
         count = 3 * block + settings["scored_samples"]
         solved = solve(policy, tokenizer, problems, reward, count, settings, generator)
@@ -123,7 +123,7 @@ def open_test_gradients(settings: dict[str, Any], seed: int, context: JobContext
         directory=context.directory,
         model=model,
         tokenizer=tokenizer,
-        observe=look,
+        observe=evaluate,
         observe_every=settings["eval_every"],
         progress=context.progress,
     )
@@ -184,45 +184,45 @@ def _prompt_rows(units: list[Unit], step: int) -> list[Row]:
 
 def _summary(units: list[Unit], sizes: list[int], step: int | None = None) -> list[Row]:
     """Everything that is said of several prompts together. Names without a step begin with `run_`."""
-    found = _structure(units)
+    metrics = _structure(units)
     for size in sizes:
-        found |= _norms(units, size)
+        metrics |= _norms(units, size)
         for method in METHODS:
-            found |= _mass(units, size, method)
+            metrics |= _mass(units, size, method)
     prefix = "run_" if step is None else ""
-    return [row(prefix + name, value, step) for name, value in found.items() if np.isfinite(value)]
+    return [row(prefix + name, value, step) for name, value in metrics.items() if np.isfinite(value)]
 
 
 def _structure(units: list[Unit]) -> dict[str, float]:
     """||Delta|| against difficulty, signal against noise, cosines within classes; the mean score, which must vanish."""
-    found: dict[str, float] = {"units": float(len(units))}
+    metrics: dict[str, float] = {"units": float(len(units))}
     units = [unit for unit in units if unit.gram is not None]
-    found["units_mixed"] = float(len(units))
+    metrics["units_mixed"] = float(len(units))
     if not units:
-        return found
+        return metrics
     prompts = np.array([unit.prompt for unit in units])
     means = [unit.means for unit in units]
     delta = np.array([one.delta_squared for one in means])
     rates = np.array([unit.rate for unit in units])
     known = np.isfinite(delta) & (rates > 0) & (rates < 1)
-    found["units_with_delta"] = float(known.sum())
+    metrics["units_with_delta"] = float(known.sum())
     pair = np.array([_off_diagonal(unit.gram) for unit in units])
     norm = np.array([np.diag(unit.gram).mean() for unit in units])
-    _add(found, "score_mean_ratio", _ratio(pair, norm, prompts))
+    _add(metrics, "score_mean_ratio", _ratio(pair, norm, prompts))
     right = np.array([[one.pair_right, one.norm_right] for one in means])
     wrong = np.array([[one.pair_wrong, one.norm_wrong] for one in means])
     for name, values in (("cosine_right", right), ("cosine_wrong", wrong)):
         rows = np.isfinite(values).all(axis=1)
         if rows.any():
-            found[name] = float(values[rows, 0].sum() / values[rows, 1].sum())
+            metrics[name] = float(values[rows, 0].sum() / values[rows, 1].sum())
     if known.sum() > 3:
         spread = np.array([one.spread for one in means])
-        _add(found, "signal_to_noise", _ratio(delta[known], spread[known], prompts[known]))
+        _add(metrics, "signal_to_noise", _ratio(delta[known], spread[known], prompts[known]))
         steps = np.array([unit.step for unit in units])
         trend = _trend(delta[known], rates[known], steps[known], prompts[known])
         for i, name in enumerate(("delta_exponent", "delta_tilt")):
-            found[name], found[f"{name}_error"] = trend.value[i], trend.error[i]
-    return found
+            metrics[name], metrics[f"{name}_error"] = trend.value[i], trend.error[i]
+    return metrics
 
 
 def _norms(units: list[Unit], size: int) -> dict[str, float]:
@@ -232,11 +232,11 @@ def _norms(units: list[Unit], size: int) -> dict[str, float]:
     slope of log ||g|| on log sigma(k, G) within prompts, 1 where signal rules and 0 where noise does. `norm_error_*`:
     mean |log(predicted / measured)| over groups. Only prompts with at least two completions of each class.
     """
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     k = np.arange(size + 1)
     kept = [unit for unit in units if unit.means is not None and np.isfinite(unit.means.delta_squared)]
     if not kept:
-        return found
+        return metrics
     weights = np.array([_probabilities(unit, size) for unit in kept])
     means = [unit.means for unit in kept]
     measured = np.array([unit.group_norm_squared(size) for unit in kept])
@@ -247,19 +247,19 @@ def _norms(units: list[Unit], size: int) -> dict[str, float]:
     for name, squared in (("measured", measured), ("signal", signal), ("noise", noise), ("both", signal + noise)):
         with np.errstate(divide="ignore", invalid="ignore"):
             curves[name] = np.sqrt(np.maximum((weights * squared).sum(axis=0) / total, 0.0))
-        found |= {f"norm_{name}/{size}/{i}": curves[name][i] for i in range(1, size) if total[i] > 0}
+        metrics |= {f"norm_{name}/{size}/{i}": curves[name][i] for i in range(1, size) if total[i] > 0}
     inner = slice(1, size)
     for name in ("signal", "noise", "both"):
         with np.errstate(divide="ignore", invalid="ignore"):
             off = np.abs(np.log(curves[name] / curves["measured"]))[inner]
         usable = np.isfinite(off) & (total[inner] > 0)
         if usable.any():
-            found[f"norm_error_{name}/{size}"] = float(np.average(off[usable], weights=total[inner][usable]))
+            metrics[f"norm_error_{name}/{size}"] = float(np.average(off[usable], weights=total[inner][usable]))
     if size > 2:
-        found[f"norm_exponent/{size}"] = within_prompts_slope(
+        metrics[f"norm_exponent/{size}"] = within_prompts_slope(
             np.log(sigma(k[inner], size)), measured[:, inner], weights[:, inner]
         )
-    return found
+    return metrics
 
 
 def _mass(units: list[Unit], size: int, method: str) -> dict[str, float]:
@@ -288,7 +288,7 @@ def _mass(units: list[Unit], size: int, method: str) -> dict[str, float]:
     closed = np.prod([without_replacement(factor, half, block) for half in halves], axis=0)
     signal = np.mean([without_replacement(factor**2, half, block) for half in halves], axis=0)
     noise = np.mean([without_replacement(scale**2 * by_count("noise", size), half, block) for half in halves], axis=0)
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     pairs = (
         ("expected", expected, closed, "gap"),
         ("single", single, signal, "gap"),
@@ -301,8 +301,8 @@ def _mass(units: list[Unit], size: int, method: str) -> dict[str, float]:
         parts = {"share": root_shares(measured, bins), gap_name: gap.value, f"{gap_name}_error": gap.error}
         parts["noise" if gap_name == "noise_gap" else "closed"] = root_shares(predicted, bins)
         for part, values in parts.items():
-            found |= {f"{kind}_{part}/{method}/{size}/{where}": v for where, v in zip(BIN_NAMES, values, strict=True)}
-    return found
+            metrics |= {f"{kind}_{part}/{method}/{size}/{where}": v for where, v in zip(BIN_NAMES, values, strict=True)}
+    return metrics
 
 
 # --- small statistics -------------------------------------------------------------------------------------------------
@@ -351,5 +351,5 @@ def _off_diagonal(gram: np.ndarray) -> float:
     return float((gram.sum() - np.trace(gram)) / (n * (n - 1)))
 
 
-def _add(found: dict[str, float], name: str, measured: Measured) -> None:
-    found[name], found[f"{name}_error"] = float(measured.value[0]), float(measured.error[0])
+def _add(metrics: dict[str, float], name: str, measured: Measured) -> None:
+    metrics[name], metrics[f"{name}_error"] = float(measured.value[0]), float(measured.error[0])

@@ -107,11 +107,11 @@ def compare(
         if j == 0 and context is not None:
             context.progress(0.5 + 0.5 * i / len(exact))
 
-    heard = (weights["exact"] != 0).double()
-    visit_scores(policy, rollout, spread(heard, rollout), visit)
+    nonzero = (weights["exact"] != 0).double()
+    visit_scores(policy, rollout, spread(nonzero, rollout), visit)
     found = agreement(change, predicted)
     values = {"error": found.error}
-    if not heard.any():  # nothing but silent groups: the update must be zero, and no direction is defined
+    if not nonzero.any():  # nothing but silent groups: the update must be zero, and no direction is defined
         return values
     values |= {"cosine": found.cosine, "norm_ratio": found.norm_ratio}
     measured = torch.cat([c.flatten()[::stride].double().cpu() for c in change])

@@ -1,12 +1,12 @@
 """Speed measured as ratios: `python -m shared.harness.bench` prints a table of them.
 
-A ratio of two times taken in one run, side by side, holds on other machines where a time in seconds does not. Each
+A ratio of two times taken in one run, side by side, holds on other machines where a time in seconds does not. Targets
+leave a fifth or more below what repeated runs measured, since a ratio still differs from processor to processor. Each
 entry of `BENCHES` is a function that measures and returns rows; other packages hand their own to `print_table`.
 """
 
 from __future__ import annotations
 
-import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -43,16 +43,24 @@ Bench = Callable[[], list[BenchRow]]
 
 
 def seconds(calls: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Median time of each call. The calls take turns, so that a slow moment of the machine falls on all of them."""
-    for call in calls.values():
-        call()
+    """Shortest processor time of each call on one thread: what it costs when nothing else is in its way.
+
+    Processor time, because on a busy machine the time on the clock measures the other programs, and so do threads that
+    wait for each other. The calls take turns, so that a slow moment of the machine falls on all of them.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(repeats):
-        for name, call in calls.items():
-            begin = time.perf_counter()
-            call()
-            times[name].append(time.perf_counter() - begin)
-    return {name: statistics.median(taken) for name, taken in times.items()}
+    try:
+        for repeat in range(repeats + 1):
+            for name, call in calls.items():
+                begin = time.process_time()
+                call()
+                if repeat:  # the first call of each warms up
+                    times[name].append(time.process_time() - begin)
+    finally:
+        torch.set_num_threads(threads)
+    return {name: min(taken) for name, taken in times.items()}
 
 
 def process_set_workloads(group_size: int = GROUP_SIZE, columns: int = COLUMNS) -> dict[str, Tensor]:
@@ -93,35 +101,29 @@ def memory_floor(ids: Tensor, mask: Tensor) -> Tensor:
 
 
 def bench_process_sets(repeats: int = 30, trie_repeats: int = 5) -> list[BenchRow]:
-    """`process_set_sizes` against the memory floor and against the trie in plain Python."""
-    found = []
+    """`process_set_sizes` against the memory floor and against the trie in plain Python.
+
+    Measured on one core: 1.4 to 2.8 times the floor; 26 to 54 times as fast as the trie, which empties the caches.
+    """
+    rows = []
     for name, ids in process_set_workloads().items():
         arguments = ids, torch.ones_like(ids, dtype=torch.bool), len(ids)
-        ours = partial(process_set_sizes, *arguments)
-        times = seconds({"ours": ours, "floor": partial(memory_floor, *arguments[:2])}, repeats)
-        found.append(BenchRow(f"process sets / memory floor, {name}", times["ours"] / times["floor"], 8.0, "lower"))
-        times = seconds(
-            {"ours": ours, "trie": partial(process_sets_reference.process_set_sizes, *arguments)}, trie_repeats
-        )
-        found.append(BenchRow(f"Python trie / process sets, {name}", times["trie"] / times["ours"], 20.0, "higher"))
-    return found
+        calls = {"ours": partial(process_set_sizes, *arguments), "floor": partial(memory_floor, *arguments[:2])}
+        times = seconds(calls, repeats)
+        rows.append(BenchRow(f"process sets / memory floor, {name}", times["ours"] / times["floor"], 6.0, "lower"))
+        trie = partial(process_sets_reference.process_set_sizes, *arguments)
+        times = seconds({"ours": calls["ours"], "trie": trie}, trie_repeats)
+        rows.append(BenchRow(f"Python trie / process sets, {name}", times["trie"] / times["ours"], 20.0, "higher"))
+    return rows
 
 
 BENCHES: dict[str, Bench] = {"process sets": bench_process_sets}
 
 
 def print_table(benches: Mapping[str, Bench]) -> bool:
-    """Run the benches on one thread, print one line per ratio, and return whether every target was met.
-
-    One thread, because on a busy machine threads that wait for each other measure the other programs.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        rows = [row for bench in benches.values() for row in bench()]
-    finally:
-        torch.set_num_threads(threads)
-    table = Table("ratio", "measured", "target", "met", title="ratios of times, one thread")
+    """Run the benches, print one line per ratio, and return whether every target was met."""
+    rows = [row for bench in benches.values() for row in bench()]
+    table = Table("ratio", "measured", "target", "met", title="ratios of processor times, one thread")
     for row in rows:
         sign = "≥" if row.better == "higher" else "≤"
         table.add_row(row.name, f"{row.ratio:.1f}", f"{sign} {row.target:g}", "yes" if row.met else "no")

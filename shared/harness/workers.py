@@ -28,7 +28,7 @@ IDLE_SECONDS = 600
 EXECUTORS = ("local", "ray")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 _pools: list[Any] = []  # the pool in use, for stop_workers
-DIED = "its process died without a word; most often the system ran out of memory (try --workers 1)"
+DIED = "its process exited without an error message; most often the system ran out of memory (try --workers 1)"
 
 
 def run_jobs(

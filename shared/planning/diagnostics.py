@@ -84,16 +84,16 @@ class Part:
 
 @dataclass(frozen=True)
 class SizeLine:
-    """One group size: silent rate (`counted` in subsets, or from the fit), fidelity of the set, heard completions.
+    """One group size: silent rate (`counted` in subsets, or from the fit), fidelity of the set, nonzero advantages.
 
-    `heard`: completions of a group that are not in a silent one, G x (1 - silent rate).
+    `nonzero`: completions of a group with nonzero advantage, G x (1 - silent rate).
     """
 
     group_size: int
     silent: Estimate
     counted: bool
     fidelity: Estimate
-    heard: float
+    nonzero: float
 
 
 @dataclass(frozen=True)

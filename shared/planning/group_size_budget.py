@@ -2,7 +2,7 @@
 
 A step has M = N / G problems drawn at random, G completions each. Summed expected updates per completion are largest
 at G = 2 whatever the problems are, and the expected mean update grows with G without end; neither chooses a size.
-Chosen is the G that makes most progress in a step of the best length, the *gain*:
+Chosen is the G that makes most progress in a step at the optimal learning rate, the *gain*:
 
     gain(G) = N (E[sqrt(p (1-p)) g(p, G)])^2 / ((G - 1) E[p (1-p)] + r (1 - S(G)))
 
@@ -36,8 +36,8 @@ _WIDEST = 16  # times the single size: the largest size that an allocation may g
 class Candidate:
     """One size for all problems at the budget; `gain` is relative to the best size's.
 
-    `problems_per_step`: N / G. `fidelity`: mean expected update over its limit. `heard`: expected completions of
-    a step that are not in silent groups.
+    `problems_per_step`: N / G. `fidelity`: mean expected update over its limit. `nonzero`: expected completions of
+    a step with nonzero advantage.
     """
 
     group_size: int
@@ -45,7 +45,7 @@ class Candidate:
     gain: float
     fidelity: float
     silent: float
-    heard: float
+    nonzero: float
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def set_fidelity(rates: SolveRates, size: int) -> float:
 
 
 def gain(rates: SolveRates, size: int, scatter: float) -> float:
-    """Progress of a step of the best length per completion, as at the top of this module with N = 1; `scatter` is r."""
+    """Progress per completion of a step at the optimal learning rate: the formula above with N = 1; `scatter` is r."""
     p, share = rates.rates, rates.counts / rates.counts.sum()
     signal = (np.sqrt(p * (1 - p)) * expected_update(p, size, "grpo")) @ share
     noise = (size - 1) * ((p * (1 - p)) @ share) + scatter * (1 - silent_rate(p, size)) @ share
@@ -161,5 +161,5 @@ def _candidate(rates: SolveRates, size: int, completions: int, relative_gain: fl
         gain=relative_gain,
         fidelity=set_fidelity(rates, size),
         silent=silent,
-        heard=completions * (1 - silent),
+        nonzero=completions * (1 - silent),
     )

@@ -36,7 +36,8 @@ class BinPlan:
     """Problems with low <= p < high, rates of exactly 0 and 1 excepted.
 
     `smallest` and `largest`: exact smallest group for the fidelity, over the problems' rates; `law`: G* at the
-    same two. `if_off`: the same two over all rates that the rollouts leave open, None without a number of rollouts.
+    same two. `with_rate_error`: the same two over all rates that the rollouts leave open, None without a number
+    of rollouts.
     `silent`: mean silent rate with each problem at its own size. `completions`: all problems once, each at its own
     size. `beyond`: problems that need more than the largest size allowed; they are counted at that size.
     """
@@ -47,7 +48,7 @@ class BinPlan:
     smallest: int
     largest: int
     law: tuple[float, float]
-    if_off: tuple[int, int] | None
+    with_rate_error: tuple[int, int] | None
     silent: float
     completions: int
     beyond: int
@@ -213,12 +214,12 @@ def _bin(part: SolveRates, low: float, high: float, exact: np.ndarray, fidelity:
     p, counts = part.rates, part.counts
     sizes = np.minimum(exact, max_group_size)
     law = group_size_law(p, 1 - fidelity)
-    if_off = None
+    with_rate_error = None
     if part.samples is not None:
         bounds = rate_interval(np.rint(p * part.samples), part.samples)
         nearest = np.clip(0.5, *bounds)  # sizes grow with the distance from one half
         farthest = np.where(np.abs(bounds[0] - 0.5) > np.abs(bounds[1] - 0.5), *bounds)
-        if_off = (
+        with_rate_error = (
             int(np.min(smallest_group_size(nearest, fidelity))),
             int(np.max(smallest_group_size(farthest, fidelity))),
         )
@@ -229,7 +230,7 @@ def _bin(part: SolveRates, low: float, high: float, exact: np.ndarray, fidelity:
         smallest=int(exact.min()),
         largest=int(exact.max()),
         law=(float(law.min()), float(law.max())),
-        if_off=if_off,
+        with_rate_error=with_rate_error,
         silent=float(silent_rate(p, sizes) @ counts / counts.sum()),
         completions=int(sizes @ counts),
         beyond=int(counts[exact > max_group_size].sum()),

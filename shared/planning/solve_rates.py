@@ -241,7 +241,7 @@ def _histogram(frame: pd.DataFrame, source: str) -> SolveRates:
     """The two columns correct_of_N and problems as rates k / N with their counts; rows with no problem are left out."""
     name = _correct_columns(frame)[0]
     samples = int(_CORRECT.fullmatch(name).group(1))
-    right, problems = _whole(frame[name], name, source), _whole(frame[_PROBLEMS], _PROBLEMS, source)
+    right, problems = as_integer(frame[name], name, source), as_integer(frame[_PROBLEMS], _PROBLEMS, source)
     if right.max() > samples:
         raise ReplicationError(f"{source}: {name} holds {right.max():g}, more than {samples} rollouts.")
     if len(np.unique(right)) < len(right):
@@ -252,7 +252,7 @@ def _histogram(frame: pd.DataFrame, source: str) -> SolveRates:
     return SolveRates(right[order] / samples, problems[order], samples, source)
 
 
-def _whole(values: pd.Series, name: str, source: str) -> np.ndarray:
+def as_integer(values: pd.Series, name: str, source: str) -> np.ndarray:
     numbers = _numbers(values)
     bad = np.flatnonzero(~(np.isfinite(numbers) & (numbers >= 0) & (numbers == np.floor(numbers))))
     if bad.size:

@@ -42,16 +42,16 @@ def sigma(k: ArrayLike, G: ArrayLike) -> np.ndarray | float:
     The whole root is divided by G; sqrt(k (G - k) / G), seen in summaries, is a misprint. k is a whole number from 0 to
     G, else ValueError. 0 for silent groups, hence for G = 1.
     """
-    right, size = _whole(k, "k", 0), _group_size(G)
+    right, size = as_integer(k, "k", 0), _group_size(G)
     if np.any(right > size):
         raise ValueError("k must not exceed G")
-    return _plain(_sigma(right, size))
+    return to_scalar(_sigma(right, size))
 
 
 def silent_rate(p: ArrayLike, G: ArrayLike) -> np.ndarray | float:
     """Probability that a group is silent, P = p^G + (1 - p)^G. Accurate relative to itself until it underflows."""
     all_right, all_wrong = silent_rate_branches(p, G)
-    return _plain(np.minimum(np.add(all_right, all_wrong), 1.0))
+    return to_scalar(np.minimum(np.add(all_right, all_wrong), 1.0))
 
 
 def silent_rate_branches(p: ArrayLike, G: ArrayLike) -> SilentRates:
@@ -60,7 +60,7 @@ def silent_rate_branches(p: ArrayLike, G: ArrayLike) -> SilentRates:
     with np.errstate(divide="ignore", under="ignore"):
         # 1 - p is rounded for p < 1/2, and a power of G would multiply that error by G.
         all_wrong = np.where((rate < 0.5) & (size > 1), np.exp(size * np.log1p(-rate)), (1 - rate) ** size)
-        return SilentRates(_plain(rate**size), _plain(all_wrong))
+        return SilentRates(to_scalar(rate**size), to_scalar(all_wrong))
 
 
 def expected_update(p: ArrayLike, G: ArrayLike, method: str, redraws: int | None = None) -> np.ndarray | float:
@@ -76,11 +76,11 @@ def expected_update(p: ArrayLike, G: ArrayLike, method: str, redraws: int | None
     method = _method(method, redraws)
     rate, size = np.broadcast_arrays(_rate(p), _group_size(G))
     if method == "dr-grpo":
-        return _plain(rate * (1 - rate) * (1 - 1 / size))
+        return to_scalar(rate * (1 - rate) * (1 - 1 / size))
     if method == "rloo":
-        return _plain(np.where(size > 1, rate * (1 - rate), 0.0))
+        return to_scalar(np.where(size > 1, rate * (1 - rate), 0.0))
     update = _over_pairs(_expected_sigma, rate, size)
-    return _plain(update if method == "grpo" else update * _draws(rate, size, redraws))
+    return to_scalar(update if method == "grpo" else update * _draws(rate, size, redraws))
 
 
 def fidelity(p: ArrayLike, G: ArrayLike) -> np.ndarray | float:
@@ -91,7 +91,7 @@ def fidelity(p: ArrayLike, G: ArrayLike) -> np.ndarray | float:
     """
     rate, size = np.broadcast_arrays(_rate(p), _group_size(G))
     update, limit = _over_pairs(_expected_sigma, rate, size), np.sqrt(rate * (1 - rate))
-    return _plain(np.divide(update, limit, out=np.zeros_like(update), where=limit > 0))
+    return to_scalar(np.divide(update, limit, out=np.zeros_like(update), where=limit > 0))
 
 
 def attenuation(p: ArrayLike, G: ArrayLike) -> np.ndarray | float:
@@ -101,7 +101,7 @@ def attenuation(p: ArrayLike, G: ArrayLike) -> np.ndarray | float:
     """
     rate, size = _rate(p), _group_size(G)
     with np.errstate(divide="ignore"):
-        return _plain(1 - 1 / (8 * size * rate * (1 - rate)))
+        return to_scalar(1 - 1 / (8 * size * rate * (1 - rate)))
 
 
 def smallest_group_size(p: ArrayLike, fidelity: ArrayLike) -> np.ndarray | int:
@@ -111,7 +111,7 @@ def smallest_group_size(p: ArrayLike, fidelity: ArrayLike) -> np.ndarray | int:
     ValueError where more than 2^53 completions would be needed. Compared is 1 - phi, which is known to 12 digits
     relative to itself. Cost: 2 log2(G) evaluations of phi for all elements at once.
     """
-    rate, target = np.broadcast_arrays(_rate(p), np.asarray(_real(fidelity, "fidelity")))
+    rate, target = np.broadcast_arrays(_rate(p), np.asarray(as_finite_float(fidelity, "fidelity")))
     if not np.all((target > 0) & (target < 1)):
         raise ValueError("fidelity must lie above 0 and below 1: no finite group reaches 1")
     if not np.all((rate > 0) & (rate < 1)):
@@ -126,7 +126,7 @@ def smallest_group_size(p: ArrayLike, fidelity: ArrayLike) -> np.ndarray | int:
         middle = np.floor((below + size) / 2)
         short = _over_pairs(_infidelity, rate, middle) > allowed
         below, size = np.where(short, middle, below), np.where(short, size, middle)
-    return _plain(size.astype(np.int64))
+    return to_scalar(size.astype(np.int64))
 
 
 def group_size_law(p: ArrayLike, epsilon: ArrayLike) -> np.ndarray | float:
@@ -135,11 +135,11 @@ def group_size_law(p: ArrayLike, epsilon: ArrayLike) -> np.ndarray | float:
     0 < epsilon < 1, else ValueError. Infinite for p = 0 and p = 1. It falls short of the exact smallest size; for
     that see `smallest_group_size`.
     """
-    rate, loss = _rate(p), _real(epsilon, "epsilon")
+    rate, loss = _rate(p), as_finite_float(epsilon, "epsilon")
     if not np.all((loss > 0) & (loss < 1)):
         raise ValueError("epsilon must lie above 0 and below 1")
     with np.errstate(divide="ignore"):
-        return _plain(1 / (8 * loss * rate * (1 - rate)))
+        return to_scalar(1 / (8 * loss * rate * (1 - rate)))
 
 
 def difficulty_weight(p: ArrayLike) -> np.ndarray | float:
@@ -149,7 +149,7 @@ def difficulty_weight(p: ArrayLike) -> np.ndarray | float:
     """
     rate = _rate(p)
     with np.errstate(divide="ignore"):
-        return _plain(1 / np.sqrt(rate * (1 - rate)))
+        return to_scalar(1 / np.sqrt(rate * (1 - rate)))
 
 
 def silent_fraction(p: ArrayLike, counts: ArrayLike, G: ArrayLike) -> np.ndarray | float:
@@ -159,7 +159,7 @@ def silent_fraction(p: ArrayLike, counts: ArrayLike, G: ArrayLike) -> np.ndarray
     convex in p; `silent_fraction_without_replacement` has no such bias. Cost: n x number of group sizes.
     """
     rate, weight = _histogram(_rate(p), counts, "p")
-    return _plain(silent_rate(rate, np.asarray(G)[..., np.newaxis]) @ weight)
+    return to_scalar(silent_rate(rate, np.asarray(G)[..., np.newaxis]) @ weight)
 
 
 def silent_fraction_without_replacement(
@@ -170,8 +170,8 @@ def silent_fraction_without_replacement(
     `counts` (m,) prompts have k (m,) of n (a number or (m,)) rollouts right: C(k,G)/C(n,G) + C(n-k,G)/C(n,G), the
     unbiased estimate of p^G + (1-p)^G. ValueError for k > n and for G > n. Cost: m x the largest G.
     """
-    right, weight = _histogram(_whole(k, "k", 0), counts, "k")
-    total = np.broadcast_to(_whole(n, "n", 1), right.shape)
+    right, weight = _histogram(as_integer(k, "k", 0), counts, "k")
+    total = np.broadcast_to(as_integer(n, "n", 1), right.shape)
     size = _group_size(G)
     if np.any(right > total):
         raise ValueError("k must not exceed n")
@@ -185,7 +185,7 @@ def silent_fraction_without_replacement(
         by_size[drawn + 1] = float((all_right + all_wrong) @ weight)
     # A group of one is silent; k/n + (n-k)/n may be rounded away from 1.
     by_size[1] = 1.0
-    return _plain(np.vectorize(by_size.__getitem__, otypes=[np.float64])(size))
+    return to_scalar(np.vectorize(by_size.__getitem__, otypes=[np.float64])(size))
 
 
 def gradient_mass_shares(
@@ -306,16 +306,16 @@ def _method(method: str, redraws: int | None) -> str:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
     if redraws is not None and name != "dapo":
         raise ValueError(f"only dapo draws silent groups again: {name} knows no redraws")
-    if redraws is not None and _whole(redraws, "redraws", 0).ndim:
+    if redraws is not None and as_integer(redraws, "redraws", 0).ndim:
         raise ValueError("redraws must be a single number")
     return name
 
 
 def _edges(edges: ArrayLike) -> np.ndarray:
     if np.ndim(edges) == 0:
-        bins = int(_whole(edges, "the number of bins", 1))
+        bins = int(as_integer(edges, "the number of bins", 1))
         return np.arange(bins + 1) / bins
-    bounds = _real(edges, "edges")
+    bounds = as_finite_float(edges, "edges")
     if bounds.ndim != 1 or len(bounds) < 2 or not np.all(np.diff(bounds) > 0):
         raise ValueError("edges must be at least two increasing numbers")
     return bounds
@@ -323,7 +323,7 @@ def _edges(edges: ArrayLike) -> np.ndarray:
 
 def _histogram(values: np.ndarray, counts: ArrayLike, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Values (n,) and their weights (n,), which sum to 1."""
-    values, number = np.atleast_1d(values), np.atleast_1d(_real(counts, "counts"))
+    values, number = np.atleast_1d(values), np.atleast_1d(as_finite_float(counts, "counts"))
     if values.ndim != 1 or values.shape != number.shape:
         raise ValueError(f"{name} and counts must be of one length, not of shapes {values.shape} and {number.shape}")
     if np.any(number < 0) or not number.sum() > 0:
@@ -332,25 +332,25 @@ def _histogram(values: np.ndarray, counts: ArrayLike, name: str) -> tuple[np.nda
 
 
 def _rate(p: ArrayLike) -> np.ndarray:
-    rate = _real(p, "p")
+    rate = as_finite_float(p, "p")
     if np.any((rate < 0) | (rate > 1)):
         raise ValueError("p must lie between 0 and 1")
     return rate
 
 
 def _group_size(G: ArrayLike) -> np.ndarray:
-    return _whole(G, "G", 1)
+    return as_integer(G, "G", 1)
 
 
-def _whole(values: ArrayLike, name: str, least: int) -> np.ndarray:
+def as_integer(values: ArrayLike, name: str, least: int) -> np.ndarray:
     """Whole numbers as float64; they may come as floats such as 8.0."""
-    array = _real(values, name)
+    array = as_finite_float(values, name)
     if np.any((array != np.floor(array)) | (array < least) | (array > LARGEST_SIZE)):
         raise ValueError(f"{name} must be a whole number of at least {least} and at most 2^53")
     return array
 
 
-def _real(values: ArrayLike, name: str) -> np.ndarray:
+def as_finite_float(values: ArrayLike, name: str) -> np.ndarray:
     try:
         array = np.asarray(values)
         if array.dtype.kind not in "bifuO":
@@ -363,6 +363,6 @@ def _real(values: ArrayLike, name: str) -> np.ndarray:
     return array
 
 
-def _plain(values: ArrayLike) -> np.ndarray | float:
+def to_scalar(values: ArrayLike) -> np.ndarray | float:
     """A scalar for an array of no dimension."""
     return np.asarray(values)[()]

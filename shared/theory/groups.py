@@ -4,9 +4,9 @@ Shapes: rewards (..., G), the G completions of a group on the last axis; leading
 adjacent rows is `rewards.view(-1, G)`. Torch tensors give torch tensors of the same device and dtype, numpy arrays
 give numpy arrays; integers and booleans give float64. Everything is computed in float64 and rounded once, at the end.
 
-A group is *silent* if its largest reward equals its smallest. Its standard deviation and advantages are then exactly
-zero. Computed naively they are not: `[0.35] * 8` has a float32 standard deviation of 3e-8, and an optimizer that
-normalizes its step, such as Adam, turns such remains into full steps.
+A group is *silent* if its largest reward equals its smallest: a zero-variance group (TRL: `frac_reward_zero_std`). Its
+standard deviation and advantages are then exactly zero. Computed naively they are not: `[0.35] * 8` has a float32
+standard deviation of 3e-8, and an optimizer that normalizes its step, such as Adam, turns such remains into full steps.
 
 NaN or infinite rewards, a group of no completion and a `ddof` other than 0 or 1 raise ValueError.
 

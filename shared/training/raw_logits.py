@@ -83,7 +83,7 @@ def watching_selected_logits(model: nn.Module, ids: Tensor) -> Iterator[list[Ten
     found: list[Tensor] = []
 
     @torch.no_grad()
-    def look(module: nn.Module, arguments: Any, output: Any) -> None:
+    def record(module: nn.Module, arguments: Any, output: Any) -> None:
         hidden = (output.last_hidden_state if hasattr(output, "last_hidden_state") else output[0])[:, -length - 1 : -1]
         first = sum(map(len, found))
         chunk = ids[first : first + len(hidden)].to(head.weight.device)
@@ -92,7 +92,7 @@ def watching_selected_logits(model: nn.Module, ids: Tensor) -> Iterator[list[Ten
             logits = selected_logits(hidden.to(weight.device), chunk, weight, bias, scale, softcap)
         found.append(logits.to(ids.device))
 
-    handle = causal.base_model.register_forward_hook(look)
+    handle = causal.base_model.register_forward_hook(record)
     try:
         yield found
     finally:

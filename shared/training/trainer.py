@@ -196,7 +196,7 @@ class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, PolicySamples, OneC
     # --- loss ---------------------------------------------------------------------------------------------------------
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        self._loss_inputs = dict(inputs)  # a copy: the weights of this update are no matter of the next one's
+        self._loss_inputs = dict(inputs)  # a copy: the weights of this update must not leak into the next update
         try:
             return super()._compute_loss(model, self._loss_inputs)
         finally:
@@ -300,20 +300,20 @@ class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, PolicySamples, OneC
                 "step": self.state.global_step + 1,
                 "prompt": prompts[g * size],
                 "completions": [completion_text(completions[i]) for i in rows],
-                "rewards": [_number(self._rollout.rewards[i]) for i in rows],
+                "rewards": [finite_or_none(self._rollout.rewards[i]) for i in rows],
                 "reward_functions": [
                     {
                         "name": name,
                         "weight": weight,
-                        "rewards": [_number(value) for value in values[rows.start : rows.stop]],
+                        "rewards": [finite_or_none(value) for value in values[rows.start : rows.stop]],
                     }
                     for name, weight, values in functions
                 ],
-                "advantages": [_number(advantages[i]) for i in rows],
+                "advantages": [finite_or_none(advantages[i]) for i in rows],
                 "lengths": [int(lengths[i]) for i in rows],
                 "entropy": [None] * size,
                 "path_depth": [int(tree.path_depth[i]) for i in rows],
-                "intermediate_proportion": [_number(tree.intermediate_proportion[i]) for i in rows],
+                "intermediate_proportion": [finite_or_none(tree.intermediate_proportion[i]) for i in rows],
                 "flat": bool(tree.flat[g]),
                 "silent": ("all right" if right[g] else "all wrong") if silent[g] else None,
                 "draws": int(self._draws[g]),
@@ -324,7 +324,7 @@ class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, PolicySamples, OneC
             if weights is not None:
                 used = [weights[i][mask[i]] for i in rows]
                 entry["weights"] = {
-                    name: [_number(getattr(torch, name)(w)) if w.numel() else None for w in used]
+                    name: [finite_or_none(getattr(torch, name)(w)) if w.numel() else None for w in used]
                     for name in ("mean", "min", "max")
                 }
             self._open_groups.append(entry)
@@ -348,10 +348,10 @@ class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, PolicySamples, OneC
         size = self.num_generations
         for g, entry in enumerate(self._open_groups):
             rows = slice(g * size, (g + 1) * size)
-            entry["entropy"] = [_number(value) for value in entropies[rows]]
+            entry["entropy"] = [finite_or_none(value) for value in entropies[rows]]
             if weights is not None:
                 columns = zip(("mean", "min", "max"), weights[rows].T, strict=True)
-                entry["weights"] = {name: [_number(value) for value in column] for name, column in columns}
+                entry["weights"] = {name: [finite_or_none(value) for value in column] for name, column in columns}
         self._row_entropy = None
 
     def _write_open_groups(self) -> None:
@@ -379,6 +379,6 @@ def _default_config(model: Any) -> GRPOConfig:
         ) from error
 
 
-def _number(value: Any) -> float | None:
+def finite_or_none(value: Any) -> float | None:
     number = float(value)
     return number if math.isfinite(number) else None

@@ -250,4 +250,3 @@ def test_refused_arguments() -> None:
 def test_the_bench_measures_what_it_says() -> None:
     rows = bench.bernoulli_logit_bench(prompts=50, seeds=2, steps=2, repeats=1)
     assert len({row.name for row in rows}) == len(rows) and all(row.ratio > 0 for row in rows)
-    assert any("G = 64" in row.name and row.target == 10 for row in rows)

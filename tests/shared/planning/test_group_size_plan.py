@@ -55,7 +55,7 @@ def test_big_math_as_the_paper_has_it(big_math: SolveRates) -> None:
         assert line.silent == pytest.approx(
             (p[inside] ** sizes + (1 - p[inside]) ** sizes) @ counts[inside] / line.problems
         )
-        assert line.if_off[0] <= line.smallest <= line.largest <= line.if_off[1]
+        assert line.with_rate_error[0] <= line.smallest <= line.largest <= line.with_rate_error[1]
 
 
 def test_observed_at_zero_is_not_known_to_be_zero(big_math: SolveRates) -> None:
@@ -63,7 +63,7 @@ def test_observed_at_zero_is_not_known_to_be_zero(big_math: SolveRates) -> None:
     assert never.bound == pytest.approx(1 - 0.025 ** (1 / 64)) and always.bound == pytest.approx(0.025 ** (1 / 64))
     assert never.helped_from == always.helped_from == smallest_group_size(never.bound, 0.95)
     unknown = plan_group_sizes(rates_of([0.0, 0.5]))
-    assert unknown.ends[0].bound is None and unknown.bins[0].if_off is None
+    assert unknown.ends[0].bound is None and unknown.bins[0].with_rate_error is None
     assert any("taken as exact" in note for note in unknown.notes)
 
 

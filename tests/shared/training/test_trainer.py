@@ -317,7 +317,7 @@ def test_silent_groups_are_told_apart_by_the_success_reward(tmp_path: Path) -> N
     assert sorted(kinds) == ["all right"] * 6 + ["all wrong"] * 6
 
 
-def test_unscored_completions_do_not_make_a_group_heard(tmp_path: Path) -> None:
+def test_unscored_completions_leave_a_group_silent(tmp_path: Path) -> None:
     def some(completions: list[Any], **_: Any) -> list[float | None]:
         return [None if i % GROUP == 1 else 0.35 for i in range(len(completions))]
 
