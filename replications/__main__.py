@@ -7,6 +7,7 @@ import importlib
 import os
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from rich.console import Console
 
 from replications import tools
 from shared.errors import ReplicationError
+from shared.harness.claims import OURS, PAPER
 from shared.harness.papers import Paper, discover
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -110,7 +112,11 @@ def _parser() -> argparse.ArgumentParser:
 def _list(options: argparse.Namespace, console: Console) -> int:
     for paper in discover(options.papers):
         console.print(f"[bold]{paper.slug}[/bold]  {paper.facts.title}, arXiv:{paper.facts.arxiv}", highlight=False)
-        console.print(f"  {len(paper.claims)} claims", highlight=False)
+        number = Counter(claim.source for claim in paper.claims)
+        console.print(
+            f"  {number[PAPER]} claims of the paper, {number[OURS]} of our own, {len(paper.checks)} checks",
+            highlight=False,
+        )
         for profile in paper.profiles.values():
             budget = f" (up to {profile.budget_minutes:g} min)" if profile.budget_minutes else ""
             needs = f", needs {profile.requires}" if profile.requires else ""
@@ -122,8 +128,6 @@ def _list(options: argparse.Namespace, console: Console) -> int:
 
 
 def _run(options: argparse.Namespace, console: Console) -> int:
-    from shared.harness.outcomes import read_verdicts
-    from shared.harness.rendering import print_verdicts
     from shared.harness.runs import Options, run_profile
 
     paper = find_paper(options.paper, options.papers)
@@ -136,7 +140,7 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     _judge(paper, options.profile, results)
     drawn = _draw(paper, options.profile, results, console)
     report = _write_report(paper, options.papers, results)
-    print_verdicts(console, read_verdicts(paper, options.profile, result.directory), paper.slug)
+    _print_claims(paper, options.profile, results, console)
     console.print(
         f"Report: {_shown(report)}; this profile: {_shown(result.directory)}", soft_wrap=True, highlight=False
     )
@@ -151,14 +155,11 @@ def _run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _verdicts(options: argparse.Namespace, console: Console) -> int:
-    from shared.harness.outcomes import read_verdicts
-    from shared.harness.rendering import print_verdicts
-
     results = results_directory()
     for paper, profile in _on_disk(options, results):
         _judge(paper, profile, results)
         console.print(f"[bold]{paper.slug}, profile {profile}[/bold]")
-        print_verdicts(console, read_verdicts(paper, profile, results / paper.name / profile), paper.slug)
+        _print_claims(paper, profile, results, console)
     return 0
 
 
@@ -216,7 +217,16 @@ def _judge(paper: Paper, profile: str, results: Path) -> None:
     from shared.harness.outcomes import evaluate_profile, write_verdicts
 
     directory = results / paper.name / profile
-    write_verdicts(evaluate_profile(paper, profile, directory), directory)
+    write_verdicts(paper, evaluate_profile(paper, profile, directory), directory)
+
+
+def _print_claims(paper: Paper, profile: str, results: Path, console: Console) -> None:
+    from shared.harness.claim_tables import counts
+    from shared.harness.outcomes import claim_outcomes, read_verdicts
+    from shared.harness.rendering import print_claims
+
+    outcomes = claim_outcomes(paper, read_verdicts(paper, profile, results / paper.name / profile))
+    print_claims(console, outcomes, counts(outcomes))
 
 
 def _draw(paper: Paper, profile: str, results: Path, console: Console) -> bool:

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from shared.harness.claims import MINIMUM_SEEDS
+from shared.harness.checks import MINIMUM_SEEDS
 from shared.harness.plots import COLORS, panels, points_with_interval
 from shared.statistics.estimates import Estimate, mean_interval
 

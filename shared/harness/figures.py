@@ -12,7 +12,7 @@ def draw_figures(paper: Paper, profile: str, directory: Path) -> dict[str, str]:
     """Draw every figure of the paper into `directory/figures` and return the errors of those that failed.
 
     A figure function gets the frame of `shared.harness.measurements.load_measurements`; its `attrs` hold
-    `profile`, `timings` (the path of timings) and `paper` (claim id -> the paper's number).  It returns None
+    `profile`, `timings` (the path of timings) and `paper` (check id -> the number that the paper prints).  It returns None
     where the frame does not hold what it draws; a file left by an earlier run is then removed.
     """
     if not paper.figures:
@@ -23,7 +23,7 @@ def draw_figures(paper: Paper, profile: str, directory: Path) -> dict[str, str]:
     frame.attrs = {
         "profile": profile,
         "timings": str(directory / TIMINGS),
-        "paper": {claim.id: claim.value for claim in paper.claims if claim.value is not None},
+        "paper": {check.id: check.paper_value for check in paper.checks if check.paper_value is not None},
     }
     failures = {}
     for name, function in paper.figures.items():

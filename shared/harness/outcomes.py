@@ -1,4 +1,6 @@
-"""Verdicts on disk: one line a claim in `verdicts.csv`, one a combination of conditions in `verdict_cells.csv`."""
+"""Outcomes on disk: one line a check in `verdicts.csv`, one a combination of conditions in `verdict_cells.csv`, one a
+claim in `claims.csv`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shared.harness.answers import Answer, answer
+from shared.harness.checks import HERE, PUBLISHED, Check, ExactCheck, ThresholdCheck
 from shared.harness.claims import Claim
 from shared.harness.jobs import write_atomic
 from shared.harness.measurements import MEASUREMENTS, TIMINGS, load_measurements
@@ -17,14 +21,18 @@ from shared.harness.papers import Paper
 from shared.harness.verdicts import HOLDS, NOT_RUN, VERDICTS, Verdict, command_for, evaluate
 from shared.statistics.estimates import Estimate
 
-VERDICTS_FILE, CELLS_FILE = "verdicts.csv", "verdict_cells.csv"
+VERDICTS_FILE, CELLS_FILE, CLAIMS_CSV = "verdicts.csv", "verdict_cells.csv", "claims.csv"
 VERDICT_COLUMNS = [
-    *("id", "verdict", "kind", "value_paper", "value", "low", "high", "n"),
-    *("conditions", "reason", "criterion", "command"),
+    *("id", "claim", "source", "answers", "verdict", "kind", "unit", "paper_value", "threshold"),
+    *("value", "low", "high", "n", "conditions", "reason", "criterion", "command"),
 ]
 CELL_COLUMNS = [
     *("id", "conditions", "state", "metric", "value", "low", "high", "n", "seeds"),
     *("probability", "probability_low", "probability_high", "reason"),
+]
+CLAIM_COLUMNS = [
+    *("id", "source", "statement", "where", "reports", "published", "published_checks", "published_run"),
+    *("published_reason", "published_setting", "here", "here_checks", "here_run", "here_reason", "here_setting"),
 ]
 
 
@@ -41,10 +49,11 @@ class CellLine:
 
 
 @dataclass(frozen=True)
-class ClaimLine:
-    """A claim with its line of `verdicts.csv` and the lines of its cells."""
+class CheckLine:
+    """A check with its line of `verdicts.csv` and the lines of its cells."""
 
-    claim: Claim
+    check: Check
+    profile: str
     verdict: str
     estimate: Estimate
     conditions: str
@@ -54,17 +63,18 @@ class ClaimLine:
 
     @property
     def ours(self) -> str:
-        """Our number with its interval, or in how many combinations the claim holds."""
+        """Our number with its interval and unit, or in how many combinations the check holds."""
         if self.verdict == NOT_RUN:
             return ""
         if len(self.cells) != 1:
             holds = sum(cell.state == HOLDS for cell in self.cells)
             return f"holds in {holds} of {len(self.cells)} settings"
-        if self.claim.kind == "exact":
-            if self.claim.target:
-                return number(self.estimate.value)
-            return f"{'at least' if self.claim.expect == 'violation' else 'at most'} {number(self.estimate.value)}"
-        text = number_with_interval(self.estimate)
+        if isinstance(self.check, ExactCheck) and not self.check.target:
+            end = "smallest" if self.check.expect == "violation" else "largest"
+            return f"{end} {number(abs(self.estimate.value))} ({self.check.unit})"
+        if isinstance(self.check, ExactCheck):
+            return f"{number(self.estimate.value)} ({self.check.unit})"
+        text = f"{number_with_interval(self.estimate)} ({self.check.unit})"
         probability = self.cells[0].probability
         if probability is not None and self.estimate.n:
             text += f"; P(improvement) {number_with_interval(probability, n=False)}"
@@ -72,35 +82,58 @@ class ClaimLine:
 
     @property
     def paper(self) -> str:
-        """The paper's number, if it gives one."""
-        return "" if self.claim.value is None or self.claim.source == "ours" else number(self.claim.value)
+        """The number that the paper prints, if it prints one."""
+        return "" if self.check.paper_value is None else number(self.check.paper_value)
+
+
+@dataclass(frozen=True)
+class ClaimOutcome:
+    """A claim with what its checks say, and the two answers that follow; None where nothing asks for one."""
+
+    claim: Claim
+    lines: tuple[CheckLine, ...]
+    published: Answer | None
+    here: Answer | None
 
 
 def evaluate_profile(paper: Paper, profile: str, directory: Path) -> list[Verdict]:
-    """Verdicts on every claim of a paper from one profile's files; no training, no job files."""
+    """Verdicts on every check of a paper from one profile's files; no training, no job files."""
     measurements = load_measurements(directory / MEASUREMENTS)
     has_timings = (directory / TIMINGS).exists()
     timings = load_measurements(directory / TIMINGS) if has_timings else measurements.iloc[:0]
-    return [evaluate(claim, paper.slug, profile, measurements, timings) for claim in paper.claims]
+    return [evaluate(check, paper.slug, profile, measurements, timings) for check in paper.checks]
 
 
-def write_verdicts(verdicts: Sequence[Verdict], directory: Path) -> None:
-    """Write both files; the same verdicts give the same bytes."""
+def write_verdicts(paper: Paper, verdicts: Sequence[Verdict], directory: Path) -> None:
+    """Write the three files; the same verdicts give the same bytes."""
     lines, cells = [], []
     for verdict in verdicts:
-        claim, estimate = verdict.claim, verdict.estimate
-        head = (claim.id, verdict.verdict, claim.kind, plain(claim.value), *_columns(estimate), verdict.n or "")
-        lines.append([*head, verdict.conditions, verdict.reason, claim.criterion, verdict.command])
+        check, estimate = verdict.check, verdict.estimate
+        threshold = check.threshold if isinstance(check, ThresholdCheck) else None
+        head = (check.id, check.claim, check.source, check.answers, verdict.verdict, check.kind, check.unit)
+        numbers = (plain(check.paper_value), plain(threshold), *_columns(estimate), verdict.n or "")
+        lines.append([*head, *numbers, verdict.conditions, verdict.reason, check.criterion, verdict.command])
         for cell in verdict.cells:
             probability = _columns(cell.probability) if cell.probability else ["", "", ""]
-            head = (claim.id, cell.label, cell.state, claim.metric, *_columns(cell.estimate), cell.estimate.n)
+            head = (check.id, cell.label, cell.state, check.metric, *_columns(cell.estimate), cell.estimate.n)
             cells.append([*head, cell.seeds, *probability, cell.reason])
     write_csv(directory / VERDICTS_FILE, VERDICT_COLUMNS, lines)
     write_csv(directory / CELLS_FILE, CELL_COLUMNS, cells)
+    profile = verdicts[0].profile if verdicts else ""
+    outcomes = claim_outcomes(paper, read_verdicts(paper, profile, directory))
+    write_csv(directory / CLAIMS_CSV, CLAIM_COLUMNS, [_claim_line(outcome) for outcome in outcomes])
 
 
-def read_verdicts(paper: Paper, profile: str, directory: Path) -> list[ClaimLine]:
-    """Every claim of the paper with what the files say about it; a claim they do not know is `not run`."""
+def _claim_line(outcome: ClaimOutcome) -> list[Any]:
+    claim = outcome.claim
+    line = [claim.id, claim.source, claim.statement, claim.where, claim.reports or ""]
+    for own, setting in ((outcome.published, claim.published_setting), (outcome.here, claim.here_setting)):
+        line += [own.verdict, own.checks, own.run, own.text, setting or ""] if own else ["", "", "", "", setting or ""]
+    return line
+
+
+def read_verdicts(paper: Paper, profile: str, directory: Path) -> list[CheckLine]:
+    """Every check of the paper with what the files say about it; a check they do not know is `not run`."""
     verdicts = {line["id"]: line for line in read_csv(directory / VERDICTS_FILE)}
     cells: dict[str, list[CellLine]] = {}
     for line in read_csv(directory / CELLS_FILE):
@@ -111,24 +144,32 @@ def read_verdicts(paper: Paper, profile: str, directory: Path) -> list[ClaimLine
             CellLine(line["conditions"], line["state"], _estimate(line), line["seeds"], probability, line["reason"])
         )
     lines = []
-    for claim in paper.claims:
-        line = verdicts.get(claim.id)
+    for check in paper.checks:
+        line = verdicts.get(check.id)
         if line is None or line["verdict"] not in VERDICTS:
             reason = "added after this profile was last judged"
             unknown = Estimate(math.nan, math.nan, math.nan, 0)
-            command = command_for(paper.slug, claim.profiles[0], claim.experiment)
-            lines.append(ClaimLine(claim, NOT_RUN, unknown, "", reason, command, ()))
+            command = command_for(paper.slug, check.profiles[0], check.experiment)
+            lines.append(CheckLine(check, profile, NOT_RUN, unknown, "", reason, command, ()))
             continue
-        own = tuple(cells.get(claim.id, ()))
+        own = tuple(cells.get(check.id, ()))
         words = (line["conditions"], line["reason"], line["command"])
-        lines.append(ClaimLine(claim, line["verdict"], _estimate(line), *words, own))
+        lines.append(CheckLine(check, profile, line["verdict"], _estimate(line), *words, own))
     return lines
 
 
-def count_verdicts(verdicts: Iterable[str]) -> str:
-    """`3 reproduced, 1 not reproduced`, in the order of `VERDICTS`, empty kinds left out."""
-    present = list(verdicts)
-    return ", ".join(f"{present.count(verdict)} {verdict}" for verdict in VERDICTS if verdict in present)
+def claim_outcomes(paper: Paper, lines: Sequence[CheckLine]) -> list[ClaimOutcome]:
+    """Every claim of the paper, in the written order, with its answers from these lines of its checks."""
+    by_id = {line.check.id: line for line in lines}
+    outcomes = []
+    for claim in paper.claims:
+        own = tuple(by_id[check.id] for check in claim.checks)
+        answers = [
+            answer([line for line in own if line.check.answers == question], claim.rule)
+            for question in (PUBLISHED, HERE)
+        ]
+        outcomes.append(ClaimOutcome(claim, own, *answers))
+    return outcomes
 
 
 def write_csv(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:

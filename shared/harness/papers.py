@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from shared.errors import ReplicationError
+from shared.harness.checks import Check
 from shared.harness.claims import Claim, PaperFacts, load_claims
 from shared.harness.jobs import Experiment
 from shared.harness.paper_modules import import_from
@@ -29,7 +30,11 @@ class Paper:
         paper = cls(Path(directory).resolve())
         if not (paper.directory / CLAIMS_FILE).is_file():
             raise ReplicationError(f"{paper.directory} holds no {CLAIMS_FILE}, so it is no paper's directory.")
-        _ = paper.claims
+        if paper.slug != paper.name.replace("_", "-"):
+            raise ReplicationError(
+                f'{paper.directory / CLAIMS_FILE} says paper = "{paper.slug}"; the directory {paper.name} holds the '
+                f'paper "{paper.name.replace("_", "-")}". Rename one of them.'
+            )
         return paper
 
     @property
@@ -55,6 +60,11 @@ class Paper:
     def claims(self) -> tuple[Claim, ...]:
         """Every claim, in the written order."""
         return self._claims_document[1]
+
+    @cached_property
+    def checks(self) -> tuple[Check, ...]:
+        """Every check of every claim, in the written order."""
+        return tuple(check for claim in self.claims for check in claim.checks)
 
     @property
     def slug(self) -> str:
@@ -101,5 +111,20 @@ class Paper:
 
 
 def discover(directory: Path) -> list[Paper]:
-    """Every paper under `directory`, by name."""
-    return [Paper.load(path.parent) for path in sorted(directory.glob(f"*/{CLAIMS_FILE}"))]
+    """Every paper under `directory`, by name; `ReplicationError` where two share a name or an id."""
+    papers = [Paper.load(path.parent) for path in sorted(directory.glob(f"*/{CLAIMS_FILE}"))]
+    check_apart(papers)
+    return papers
+
+
+def check_apart(papers: Sequence[Paper]) -> None:
+    """Refuse papers that share their name or the id of a claim or a check: one would replace the other in a report."""
+    owners: dict[str, Paper] = {}
+    for paper in papers:
+        names = {entry.id for entry in (*paper.claims, *paper.checks)} | {paper.slug}
+        shared = sorted(name for name in names if name in owners)
+        if shared:
+            raise ReplicationError(
+                f"{owners[shared[0]].directory} and {paper.directory} both use the name {shared[0]}; rename one."
+            )
+        owners.update(dict.fromkeys(names, paper))

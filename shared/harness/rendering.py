@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from shared.harness.outcomes import ClaimLine, count_verdicts
+from shared.harness.answers import Answer
+from shared.harness.claims import PAPER
+from shared.harness.outcomes import ClaimOutcome
 from shared.harness.verdicts import CONDITIONAL, INCONCLUSIVE, NOT_REPRODUCED, NOT_RUN, REPRODUCED
 
 COLORS = {
@@ -57,7 +59,15 @@ class Image:
     printable: str | None = None
 
 
-Block = Heading | Paragraph | Table | Image
+@dataclass(frozen=True)
+class Details:
+    """Blocks that are folded under one line of text until a reader opens them."""
+
+    summary: str
+    blocks: Sequence[Heading | Paragraph | Table | Image]
+
+
+Block = Heading | Paragraph | Table | Image | Details
 
 
 def to_markdown(blocks: Sequence[Block]) -> str:
@@ -83,6 +93,7 @@ th, td {{ border: 1px solid #d0d7de; padding: 0.35rem 0.6rem; text-align: left; 
 th {{ background: #f6f8fa; }}
 code {{ background: #f6f8fa; padding: 0.1em 0.3em; border-radius: 3px; overflow-wrap: anywhere; }}
 figure {{ margin: 1.5rem 0; }}
+summary {{ cursor: pointer; padding: 0.3rem 0; }}
 img {{ max-width: 100%; height: auto; }}
 </style>
 </head>
@@ -99,32 +110,40 @@ def markdown_table(table: Table) -> str:
     return "\n".join("| " + " | ".join(_markdown_cell(cell) for cell in line) + " |" for line in lines)
 
 
-def print_verdicts(console: Console, lines: Sequence[ClaimLine], slug: str) -> None:
-    """Counts and one line a claim: what the paper says, what we measured, the verdict.  Fits narrow terminals.
+def print_claims(console: Console, outcomes: Sequence[ClaimOutcome], counted: Sequence[tuple[str, str]]) -> None:
+    """One line a claim with its answers, then the counts.  Fits narrow terminals.
 
-    Claims that were not run are counted by reason below the table, with the command for one of them.
+    Why something was not run is printed once a reason, with a command; single checks are in the report.
     """
     table = RichTable(show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for name, least in (("claim", 24), ("paper", 5), ("ours", 12), ("verdict", 16)):
+    for name, least in (("claim", 16), ("as published", 12), ("here", 10)):
         table.add_column(name, overflow="fold", min_width=least)
-    for line in lines:
-        if line.verdict == NOT_RUN:
-            continue
-        color = COLORS[line.verdict][1]
-        detail = line.conditions or ("" if line.verdict == REPRODUCED else line.reason)
-        words = f"[{color}]{line.verdict}[/]" + (f"\n[dim]{_escape(_shorten(detail))}[/]" if detail else "")
-        table.add_row(_escape(line.claim.id.removeprefix(f"{slug}/")), line.paper, _escape(line.ours), words)
-    if table.row_count:
-        console.print(table)
-    skipped: dict[str, list[ClaimLine]] = {}
-    for line in lines:
-        if line.verdict == NOT_RUN:
-            skipped.setdefault(line.reason, []).append(line)
-    for reason, claims in skipped.items():
+    skipped: dict[tuple[str, str], int] = {}
+    for one in outcomes:
+        answers = [own for own in (one.published, one.here) if own is not None]
+        if answers:
+            own = "" if one.claim.source == PAPER else "[dim]ours:[/] "
+            table.add_row(own + _escape(one.claim.statement), _colored(one.published), _colored(one.here))
+        for own in answers:
+            if own.verdict == NOT_RUN:
+                skipped[own.text, own.command] = skipped.get((own.text, own.command), 0) + 1
+    console.print(table)
+    for (reason, command), number in skipped.items():
         console.print(
-            f"[dim]not run: {len(claims)} claims - {_escape(reason)} ({claims[0].command})[/]", highlight=False
+            f"[dim]not run: {number} answer{'s' if number > 1 else ''} - {_escape(reason)} ({command})[/]",
+            highlight=False,
         )
-    console.print(f"[bold]{count_verdicts(line.verdict for line in lines)}[/bold]", highlight=False)
+    for name, text in counted:
+        console.print(f"{name}: [bold]{text}[/bold]", highlight=False)
+
+
+def _colored(answer: Answer | None) -> str:
+    if answer is None:
+        return "–"
+    words = f"[{COLORS[answer.verdict][1]}]{answer.verdict}[/]"
+    if answer.verdict == NOT_RUN:
+        return words
+    return f"{words}\n[dim]{_escape(_shorten(answer.text))}[/]"
 
 
 def _shorten(text: str, length: int = 160) -> str:
@@ -142,8 +161,14 @@ def _markdown(block: Block) -> str:
         return block.text
     if isinstance(block, Table):
         return markdown_table(block)
+    if isinstance(block, Details):
+        return f"<details>\n<summary>{_folded(block.summary)}</summary>\n\n{to_markdown(block.blocks)}\n</details>"
     link = f" ([PDF]({block.printable}))" if block.printable else ""
     return f"![{block.title}]({block.path})\n\n*{block.title}*{link}"
+
+
+def _folded(text: str) -> str:
+    return text.replace("<", "&lt;")
 
 
 def _markdown_cell(text: str) -> str:
@@ -155,6 +180,9 @@ def _html(block: Block) -> str:
         return f"<h{block.level}>{_inline(block.text)}</h{block.level}>"
     if isinstance(block, Paragraph):
         return f"<p>{_inline(block.text)}</p>"
+    if isinstance(block, Details):
+        inner = "\n".join(_html(part) for part in block.blocks)
+        return f"<details>\n<summary>{_inline(block.summary)}</summary>\n{inner}\n</details>"
     if isinstance(block, Table):
         header = "".join(f"<th>{_inline(cell)}</th>" for cell in block.header)
         rows = "\n".join("<tr>" + "".join(_html_cell(cell) for cell in row) + "</tr>" for row in block.rows)
@@ -165,8 +193,12 @@ def _html(block: Block) -> str:
 
 
 def _html_cell(text: str) -> str:
-    color = COLORS.get(text.strip("*"))
-    return f'<td style="color: {color[0]}"><b>{text.strip("*")}</b></td>' if color else f"<td>{_inline(text)}</td>"
+    """A cell; the verdict that it starts with, if any, is coloured."""
+    verdict = re.match(r"\*\*([^*]+)\*\*", text)
+    if not verdict or verdict[1] not in COLORS:
+        return f"<td>{_inline(text)}</td>"
+    colored = f'<b style="color: {COLORS[verdict[1]][0]}">{verdict[1]}</b>'
+    return f"<td>{colored}{_inline(text[verdict.end() :])}</td>"
 
 
 def _inline(text: str) -> str:

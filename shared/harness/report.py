@@ -13,27 +13,29 @@ from pathlib import Path
 from typing import Any
 
 from shared.errors import ReplicationError
+from shared.harness.claim_tables import claims_blocks, claims_table, counts_line
+from shared.harness.claims import PAPER
 from shared.harness.jobs import write_atomic
 from shared.harness.outcomes import (
     VERDICTS_FILE,
-    ClaimLine,
-    count_verdicts,
+    CheckLine,
+    ClaimOutcome,
+    claim_outcomes,
     number,
-    number_with_interval,
     plain,
     read_verdicts,
     write_csv,
 )
-from shared.harness.papers import Paper
+from shared.harness.papers import Paper, check_apart
 from shared.harness.progress import duration
-from shared.harness.rendering import Block, Heading, Image, Paragraph, Table, markdown_table, to_html, to_markdown
+from shared.harness.rendering import Block, Heading, Image, Paragraph, markdown_table, to_html, to_markdown
 from shared.harness.runs import read_record
-from shared.harness.verdicts import CONDITIONAL, NOT_RUN
-from shared.statistics.estimates import Estimate
+from shared.harness.verdicts import NOT_RUN
 
 SMOKE = "smoke"
-PREFERENCE = ("full", "quick", "gpu", "paper")  # whose verdict on a claim the read-me files show
-NUMBER_COLUMNS = ["id", "value", "low", "high", "n", "seeds", "metric", "command", "commit"]
+PREFERENCE = ("full", "quick", "gpu", "paper")  # whose verdict on a check the read-me files show
+NUMBER_COLUMNS = ["id", "value", "low", "high", "n", "seeds", "metric", "command", "commit", "unit", "definition"]
+IMPROVEMENT = "chance that a seed of the side expected to be better beats its pair; ties count one half"
 
 LATEX_LOOKUP = r"""% Generated. \replicationnumber{id} prints value and interval, \replicationvalue{id} the value alone.
 \newcommand{\replicationlookup}[2]{%
@@ -52,7 +54,7 @@ class ProfileResults:
     profile: str
     directory: Path
     record: dict[str, Any]
-    lines: list[ClaimLine]
+    lines: list[CheckLine]
 
 
 def build_report(papers: Sequence[Paper], results: Path, root: Path | None = None) -> Path:
@@ -61,6 +63,7 @@ def build_report(papers: Sequence[Paper], results: Path, root: Path | None = Non
     With `root`, the checkout that `results` belongs to, also the generated tables inside its README.md and inside
     each paper's.
     """
+    check_apart(papers)
     found = {paper.slug: _shown(collect(paper, results)) for paper in papers}
     blocks = _report(papers, found, results)
     results.mkdir(parents=True, exist_ok=True)
@@ -106,20 +109,23 @@ def update_marked_block(path: Path, name: str, text: str) -> bool:
 
 
 def number_lines(results: ProfileResults) -> list[list[Any]]:
-    """The lines of `numbers.csv`: one per cell of every judged claim, and one per probability of improvement."""
+    """The lines of `numbers.csv`: one per cell of every judged check, and one per probability of improvement."""
     lines = []
     for line in results.lines:
-        entry = results.record.get("experiments", {}).get(line.claim.experiment, {})
+        check = line.check
+        entry = results.record.get("experiments", {}).get(check.experiment, {})
         commits = " ".join(entry.get("commits", {}))
         for cell in line.cells:
             where = f"[{cell.conditions}]" if cell.conditions else ""
-            numbers = [("", cell.estimate, line.claim.metric)]
+            numbers = [("", cell.estimate, check.metric, check.unit, check.definition)]
             if cell.probability is not None:
-                numbers.append((":probability", cell.probability, f"P(improvement) of {line.claim.metric}"))
-            for suffix, estimate, metric in numbers:
-                name = f"{line.claim.id}{where}{suffix}@{results.profile}"
+                name = f"P(improvement) of {check.metric}"
+                numbers.append((":probability", cell.probability, name, "probability", IMPROVEMENT))
+            for suffix, estimate, metric, unit, definition in numbers:
+                name = f"{check.id}{where}{suffix}@{results.profile}"
                 values = [plain(value) for value in estimate[:3]]
-                lines.append([name, *values, estimate.n, cell.seeds, metric, line.command, commits])
+                origin = [estimate.n, cell.seeds, metric, line.command, commits]
+                lines.append([name, *values, *origin, unit, definition])
     return lines
 
 
@@ -136,38 +142,18 @@ def numbers_tex(lines: Sequence[Sequence[Any]]) -> str:
     return "\n".join(text) + "\n"
 
 
-def claims_table(lines: Sequence[ClaimLine]) -> Table:
-    """Every claim: statement, place, both numbers, verdict, and what to know about it."""
-    header = ["claim", "where", "paper", "ours [95 % interval]", "verdict", "conditions, reason or command"]
-    rows = []
-    for line in lines:
-        note = f"{line.reason}: `{line.command}`" if line.verdict == NOT_RUN else line.conditions or line.reason
-        origin = "" if line.claim.source == "paper" else " *(ours)*"
-        statement = f"{line.claim.statement}{origin} `{line.claim.id}`"
-        rows.append([statement, line.claim.where, line.paper, line.ours, f"**{line.verdict}**", note])
-    return Table(header, rows)
-
-
 def findings(papers: Sequence[Paper], found: dict[str, list[ProfileResults]]) -> str:
-    """The table of the root README.md: headline claims, one line each or one line a group."""
-    rows = []
+    """The part of the root README.md: for every paper its claims, one row each, and the counts."""
+    parts = []
     for paper in papers:
-        lines = _best_lines(found[paper.slug])
-        groups = dict.fromkeys(line.claim.group for line, _ in lines if line.claim.headline and line.claim.group)
-        for line, profile in lines:
-            if line.claim.group in groups:
-                members = [member for member, _ in lines if member.claim.group == line.claim.group]
-                if members[0] is line:
-                    rows.append([*_group_row(members), profile])
-            elif line.claim.headline:
-                verdict = f"**{line.verdict}**"
-                if line.verdict == CONDITIONAL:
-                    verdict += f": {line.conditions}"
-                rows.append([line.claim.statement, line.paper, line.ours, verdict, profile])
-    if not rows:
-        return "No results yet."
-    header = ["claim", "paper", "ours [95 % interval]", "verdict", "profile"]
-    return markdown_table(Table(header, rows))
+        outcomes = best_outcomes(paper, found[paper.slug])
+        table = claims_table(outcomes, PAPER)
+        if table is not None:
+            title = f"**{paper.facts.title}**" + (f" (arXiv:{paper.facts.arxiv})" if paper.facts.arxiv else "")
+            page = f"replications/{paper.name}/README.md"
+            counted = f"Counts: {counts_line(outcomes)} [All checks]({page}#checks)."
+            parts += [f"{title}, `{paper.slug}`", markdown_table(table), counted]
+    return "\n\n".join(parts) or "No results yet."
 
 
 def _shown(found: list[ProfileResults]) -> list[ProfileResults]:
@@ -180,7 +166,7 @@ def _report(papers: Sequence[Paper], found: dict[str, list[ProfileResults]], res
         Paragraph(
             "Generated from the files in this directory by `replicate report`; every number has a stable name in "
             "[numbers.csv](numbers.csv). The unit of replication is the seed, and intervals are 95 % intervals over "
-            "seeds; for a claim of kind *interval* they are the central 95 % of the means that a study of the paper's "
+            "seeds; for a check of kind *interval* they are the central 95 % of the means that a study of the paper's "
             "size would report. What did not hold is listed like what did."
         ),
     ]
@@ -198,8 +184,7 @@ def _profile_blocks(one: ProfileResults, results: Path) -> list[Block]:
     blocks: list[Block] = [
         Heading(f"Profile {one.profile}", 3),
         Paragraph(provenance_line(one.record)),
-        Paragraph(f"**{count_verdicts(line.verdict for line in one.lines)}** of {len(one.lines)} claims."),
-        claims_table(one.lines),
+        *claims_blocks(claim_outcomes(one.paper, one.lines), 4),
     ]
     for path in sorted((one.directory / "figures").glob("*.png")):
         relative = path.relative_to(results).as_posix()
@@ -244,42 +229,17 @@ def _latex_number(value: str) -> str:
     return names.get(value, number(float(value))) if value else ""
 
 
-def _best_lines(found: list[ProfileResults]) -> list[tuple[ClaimLine, str]]:
-    """Each claim with its verdict from the most complete profile that has one, and that profile's name."""
+def best_outcomes(paper: Paper, found: list[ProfileResults]) -> list[ClaimOutcome]:
+    """Every claim, each check with its verdict from the most complete profile that has one; empty without results."""
     ranked = [one for name in PREFERENCE for one in found if one.profile == name]
     ranked += [one for one in found if one.profile not in (*PREFERENCE, SMOKE)]
     if not ranked:
         return []
     best = []
     for position in range(len(ranked[0].lines)):
-        choices = [(one.lines[position], one.profile) for one in ranked]
-        best.append(next((choice for choice in choices if choice[0].verdict != NOT_RUN), choices[0]))
-    return best
-
-
-def _group_row(members: list[ClaimLine]) -> list[str]:
-    def spread(values: list[float]) -> str:
-        ends = [number(end) for end in (min(values), max(values))] if values else []
-        return " … ".join(dict.fromkeys(ends))
-
-    paper = spread([line.claim.value for line in members if line.paper and line.claim.value is not None])
-    # Numbers of one metric make a range; numbers of several would make nonsense, so each is named.
-    known: dict[str, list[Estimate]] = {}
-    for line in members:
-        if len(line.cells) == 1 and isinstance(line.estimate, Estimate) and line.estimate.n:
-            known.setdefault(line.claim.metric, []).append(line.estimate)
-    ours = "; ".join(
-        (
-            number_with_interval(estimates[0], n=False)
-            if len(set(estimates)) == 1
-            else spread([float(estimate.value) for estimate in estimates])
-        )
-        + f" ({metric.replace('_', ' ')})"
-        for metric, estimates in known.items()
-    ) or "; ".join(dict.fromkeys(line.ours for line in members if line.ours))
-    verdicts = {line.verdict for line in members}
-    counts = f"**{members[0].verdict}**" if len(verdicts) == 1 else count_verdicts(line.verdict for line in members)
-    return [str(members[0].claim.group), paper, ours, f"{counts} ({len(members)})" if len(verdicts) == 1 else counts]
+        choices = [one.lines[position] for one in ranked]
+        best.append(next((choice for choice in choices if choice.verdict != NOT_RUN), choices[0]))
+    return claim_outcomes(paper, best)
 
 
 def _update_readmes(papers: Sequence[Paper], found: dict[str, list[ProfileResults]], root: Path) -> None:
@@ -287,7 +247,7 @@ def _update_readmes(papers: Sequence[Paper], found: dict[str, list[ProfileResult
     if any(committed.values()):
         update_marked_block(root / "README.md", "findings", findings(papers, committed))
     for paper in papers:
-        lines = [line for line, _ in _best_lines(committed[paper.slug])]
-        if lines:
-            text = markdown_table(claims_table(lines))
+        outcomes = best_outcomes(paper, committed[paper.slug])
+        if outcomes:
+            text = to_markdown(claims_blocks(outcomes, 3))
             update_marked_block(paper.directory / "README.md", f"findings-{paper.slug}", text)

@@ -1,6 +1,6 @@
-"""Claims against measurements -> verdicts.
+"""Checks against measurements -> verdicts.
 
-Every claim is judged for each combination of its conditions (a *cell*), and the cells are combined:
+Every check is judged for each combination of its conditions (a *cell*), and the cells are combined:
 
 all hold -> reproduced; some hold -> reproduced under conditions; none holds and one clearly fails -> not reproduced;
 otherwise -> inconclusive; nothing measured -> not run.
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from shared.harness.claims import Claim, as_list
+from shared.harness.checks import Check, DirectionCheck, ExactCheck, IntervalCheck, ThresholdCheck, as_list
 from shared.harness.profiles import format_value
 from shared.statistics.estimates import (
     Estimate,
@@ -44,10 +44,10 @@ UNKNOWN = Estimate(math.nan, math.nan, math.nan, 0)
 
 @dataclass(frozen=True)
 class Cell:
-    """A claim's outcome for one combination of its conditions.
+    """A check's outcome for one combination of its conditions.
 
-    `estimate`: for a direction the mean difference better - worse; for an interval claim our mean with the central
-    95 % of the means a study of the paper's size would report; for an exact claim the value that decides, without
+    `estimate`: for a direction the mean difference better - worse; for an interval check our mean with the central
+    95 % of the means a study of the paper's size would report; for an exact check the value that decides, without
     interval; else the mean over seeds.  `probability`: of improvement, for a direction.
     """
 
@@ -60,15 +60,15 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """`optimizer=sgd;lr=5`, empty for a claim without conditions."""
+        """`optimizer=sgd;lr=5`, empty for a check without conditions."""
         return ";".join(f"{name}={format_value(value)}" for name, value in self.settings.items())
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim's verdict in one profile, with the cells it rests on."""
+    """A check's verdict in one profile, with the cells it rests on."""
 
-    claim: Claim
+    check: Check
     profile: str
     verdict: str
     reason: str
@@ -92,36 +92,36 @@ def command_for(slug: str, profile: str, experiment: str) -> str:
     return f"make replicate-{slug} PROFILE={profile} ONLY={experiment}"
 
 
-def evaluate(claim: Claim, slug: str, profile: str, measurements: pd.DataFrame, timings: pd.DataFrame) -> Verdict:
-    """The verdict on one claim from the measurements and timings of one profile.
+def evaluate(check: Check, slug: str, profile: str, measurements: pd.DataFrame, timings: pd.DataFrame) -> Verdict:
+    """The verdict on one check from the measurements and timings of one profile.
 
     Cost: per cell about `10,000 x seeds` resampled values; a second round for cells that disagree.
     """
-    if profile not in claim.profiles:
-        reason = claim.not_run_reason or f"profile {profile} cannot test it"
-        return Verdict(claim, profile, NOT_RUN, reason, command_for(slug, claim.profiles[0], claim.experiment))
-    command = command_for(slug, profile, claim.experiment)
-    rows = timings if claim.timing else measurements
-    rows = rows[rows["experiment"] == claim.experiment]
+    if profile not in check.profiles:
+        reason = check.not_run_reason or f"profile {profile} cannot test it"
+        return Verdict(check, profile, NOT_RUN, reason, command_for(slug, check.profiles[0], check.experiment))
+    command = command_for(slug, profile, check.experiment)
+    rows = timings if check.timing else measurements
+    rows = rows[rows["experiment"] == check.experiment]
     if rows.empty:
-        reason = claim.not_run_reason or f"{claim.experiment} has not been run"
-        return Verdict(claim, profile, NOT_RUN, reason, command)
+        reason = check.not_run_reason or f"{check.experiment} has not been run"
+        return Verdict(check, profile, NOT_RUN, reason, command)
     metrics = sorted(rows["metric"].unique())
-    rows = rows[rows["metric"] == claim.metric]
-    selected = _filter(rows, claim.select)
+    rows = rows[rows["metric"] == check.metric]
+    selected = _filter(rows, check.select)
     if selected.empty:
-        missing = f"the selected rows of {claim.metric}" if len(rows) else f"{claim.metric} (only {', '.join(metrics)})"
-        return Verdict(claim, profile, NOT_RUN, f"{claim.experiment} has not measured {missing}", command)
-    groups = _cells(selected, claim.conditions)
-    cells = [_judge(claim, settings, group, LEVEL) for settings, group in groups]
+        missing = f"the selected rows of {check.metric}" if len(rows) else f"{check.metric} (only {', '.join(metrics)})"
+        return Verdict(check, profile, NOT_RUN, f"{check.experiment} has not measured {missing}", command)
+    groups = _cells(selected, check.conditions)
+    cells = [_judge(check, settings, group, LEVEL) for settings, group in groups]
     if len({cell.state for cell in cells}) > 1:
         level = 1 - (1 - LEVEL) / len(cells)
-        cells = [_judge(claim, settings, group, level) for settings, group in groups]
-    return combine(claim, profile, command, cells)
+        cells = [_judge(check, settings, group, level) for settings, group in groups]
+    return combine(check, profile, command, cells)
 
 
-def combine(claim: Claim, profile: str, command: str, cells: list[Cell]) -> Verdict:
-    """The verdict on a claim from its cells; see the top of this module."""
+def combine(check: Check, profile: str, command: str, cells: list[Cell]) -> Verdict:
+    """The verdict on a check from its cells; see the top of this module."""
     states = [cell.state for cell in cells]
     if all(state == HOLDS for state in states):
         verdict = REPRODUCED
@@ -132,78 +132,78 @@ def combine(claim: Claim, profile: str, command: str, cells: list[Cell]) -> Verd
     else:
         verdict = INCONCLUSIVE
     if len(cells) == 1:
-        conditions = cells[0].label if claim.conditions else ""
-        return Verdict(claim, profile, verdict, cells[0].reason, command, conditions, tuple(cells))
-    against = "reversed" if claim.kind == "direction" else "fails"
+        conditions = cells[0].label if check.conditions else ""
+        return Verdict(check, profile, verdict, cells[0].reason, command, conditions, tuple(cells))
+    against = "reversed" if check.kind == "direction" else "fails"
     words = ((HOLDS, "holds"), (FAILS, against), (UNDECIDED, "undecided"))
     parts = [f"{word} for {_where(cells, state)}" for state, word in words if state in states]
     counts = ", ".join(f"{word} in {states.count(state)}" for state, word in words if state in states)
     example = next((cell.reason for cell in cells if cell.state == UNDECIDED), "")
     reason = f"of {len(cells)} combinations {counts}" + (f"; undecided, for instance: {example}" if example else "")
-    return Verdict(claim, profile, verdict, reason, command, "; ".join(parts), tuple(cells))
+    return Verdict(check, profile, verdict, reason, command, "; ".join(parts), tuple(cells))
 
 
-def _judge(claim: Claim, settings: dict[str, Any], rows: pd.DataFrame, level: float) -> Cell:
-    judge = {"exact": _exact, "interval": _interval, "direction": _direction}.get(claim.kind, _threshold)
-    return judge(claim, settings, rows, level)
+def _judge(check: Check, settings: dict[str, Any], rows: pd.DataFrame, level: float) -> Cell:
+    judge = {"exact": _exact, "interval": _interval, "direction": _direction}.get(check.kind, _threshold)
+    return judge(check, settings, rows, level)
 
 
-def _exact(claim: Claim, settings: dict[str, Any], rows: pd.DataFrame, level: float) -> Cell:
-    """Every row counts, also one of no single seed; a value that is no number breaks the claim.  No interval."""
+def _exact(check: ExactCheck, settings: dict[str, Any], rows: pd.DataFrame, level: float) -> Cell:
+    """Every row counts, also one of no single seed; a value that is no number breaks the check.  No interval."""
     values = rows["value"].to_numpy()
-    deviation = np.abs(values - claim.target)
+    deviation = np.abs(values - check.target)
     n = rows["seed"].nunique()
     wild = int((~np.isfinite(deviation)).sum())
-    violation = claim.expect == "violation"
+    violation = check.expect == "violation"
     decides = int(deviation.argmin() if violation else deviation.argmax())
     decisive = float(deviation[decides])
-    holds = not wild and (decisive > claim.minimum if violation else decisive <= claim.tolerance)
+    holds = not wild and (decisive > check.minimum if violation else decisive <= check.tolerance)
     if wild:
         reason = f"{wild} of {len(deviation)} values are not finite"
     elif violation:
-        reason = f"smallest of {len(deviation)} deviations {decisive:.3g}, must exceed {claim.minimum:g}"
+        reason = f"smallest of {len(deviation)} deviations {decisive:.3g}, must exceed {check.minimum:g}"
     else:
-        reason = f"largest of {len(deviation)} deviations {decisive:.3g}, tolerance {claim.tolerance:g}"
+        reason = f"largest of {len(deviation)} deviations {decisive:.3g}, tolerance {check.tolerance:g}"
     estimate = Estimate(float(values[decides]), math.nan, math.nan, n)
     return Cell(settings, HOLDS if holds else FAILS, estimate, reason, seeds=_seeds(rows["seed"].unique()))
 
 
-def _threshold(claim: Claim, settings: dict[str, Any], rows: pd.DataFrame, level: float) -> Cell:
-    values = _per_seed(rows, claim.reduce)
+def _threshold(check: ThresholdCheck, settings: dict[str, Any], rows: pd.DataFrame, level: float) -> Cell:
+    values = _per_seed(rows, check.reduce)
     estimate, decisive = _mean(values, LEVEL), _mean(values, level)
-    undecided = _too_little(values.to_numpy(), claim.min_seeds) or _no_spread(values.to_numpy())
-    at_least = claim.kind == "at_least"
+    undecided = _too_little(values.to_numpy(), check.min_seeds) or _no_spread(values.to_numpy())
+    at_least = check.kind == "at_least"
     near = decisive.low if at_least else decisive.high
-    reached = near >= claim.value if at_least else near <= claim.value
-    reached = reached and not (claim.strict and near == claim.value)
-    missed = decisive.high < claim.value if at_least else decisive.low > claim.value
+    reached = near >= check.threshold if at_least else near <= check.threshold
+    reached = reached and not (check.strict and near == check.threshold)
+    missed = decisive.high < check.threshold if at_least else decisive.low > check.threshold
     state = UNDECIDED if undecided else HOLDS if reached else FAILS if missed else UNDECIDED
-    side = ("above" if at_least else "below") if claim.strict else ("at least" if at_least else "at most")
-    words = f"mean {_text(estimate)}, {side} {claim.value:g} wanted"
+    side = ("above" if at_least else "below") if check.strict else ("at least" if at_least else "at most")
+    words = f"mean {_text(estimate)}, {side} {check.threshold:g} wanted"
     if state == UNDECIDED and not undecided:
-        undecided = f"the interval contains {claim.value:g}: {_more_seeds(len(values))}"
+        undecided = f"the interval contains {check.threshold:g}: {_more_seeds(len(values))}"
     reason = f"{words}; {undecided}" if undecided else words
     return Cell(settings, state, estimate, reason, seeds=_seeds(values.index))
 
 
-def _interval(claim: Claim, settings: dict[str, Any], rows: pd.DataFrame, level: float) -> Cell:
+def _interval(check: IntervalCheck, settings: dict[str, Any], rows: pd.DataFrame, level: float) -> Cell:
     """Inside what a study of the paper's size would find: holds.  Outside even with our own uncertainty: fails."""
-    values = _per_seed(rows, claim.reduce)
+    values = _per_seed(rows, check.reduce)
     array, seeds = values.to_numpy(), _seeds(values.index)
-    undecided = _too_little(array, claim.min_seeds) or _no_spread(array)
+    undecided = _too_little(array, check.min_seeds) or _no_spread(array)
     if undecided:
         mean = Estimate(float(array.mean()), -math.inf, math.inf, len(array)) if len(array) else UNKNOWN
         return Cell(settings, UNDECIDED, mean, undecided, seeds=seeds)
-    k = int(claim.paper_seeds or 1)
-    low, high = _central(k_seed_mean_distribution(array, k), LEVEL, claim.decimals)
+    k = int(check.paper_seeds or 1)
+    low, high = _central(k_seed_mean_distribution(array, k), LEVEL, check.decimals)
     # The more cells are judged, the wider the range that a value must leave to count as outside.
-    outer_low, outer_high = _central(k_seed_mean_distribution(array, k, own_uncertainty=True), level, claim.decimals)
+    outer_low, outer_high = _central(k_seed_mean_distribution(array, k, own_uncertainty=True), level, check.decimals)
     estimate = Estimate(float(array.mean()), low, high, len(array))
-    inside = low <= claim.value <= high
-    outside = not inside and not outer_low <= claim.value <= outer_high
-    reason = f"{k}-seed means of ours: {_text(estimate)}; the paper's {claim.value:g} is "
-    if inside and claim.max_width is not None and high - low > claim.max_width:
-        reason += f"inside, but a range {high - low:.3g} wide (over {claim.max_width:g}) agrees with nearly anything"
+    inside = low <= check.paper_value <= high
+    outside = not inside and not outer_low <= check.paper_value <= outer_high
+    reason = f"{k}-seed means of ours: {_text(estimate)}; the paper's {check.paper_value:g} is "
+    if inside and check.max_width is not None and high - low > check.max_width:
+        reason += f"inside, but a range {high - low:.3g} wide (over {check.max_width:g}) agrees with nearly anything"
         return Cell(settings, UNDECIDED, estimate, reason, seeds=seeds)
     if not inside and not outside:
         reason += f"outside by less than our own uncertainty: {_more_seeds(len(array))}"
@@ -212,29 +212,29 @@ def _interval(claim: Claim, settings: dict[str, Any], rows: pd.DataFrame, level:
     return Cell(settings, HOLDS if inside else FAILS if outside else UNDECIDED, estimate, reason, seeds=seeds)
 
 
-def _direction(claim: Claim, settings: dict[str, Any], rows: pd.DataFrame, level: float) -> Cell:
-    sides = [_filter(rows, side) for side in (claim.better, claim.worse)]
-    x, y = (_per_seed(side, claim.reduce) for side in sides)
+def _direction(check: DirectionCheck, settings: dict[str, Any], rows: pd.DataFrame, level: float) -> Cell:
+    sides = [_filter(rows, side) for side in (check.better, check.worse)]
+    x, y = (_per_seed(side, check.reduce) for side in sides)
     if x.empty or y.empty:
         reason = "only one of the two sides has been measured" if any(side.empty for side in sides) else NO_SEEDS
         return Cell(settings, UNDECIDED, UNKNOWN, reason)
-    if claim.paired:
+    if check.paired:
         seeds = x.index.intersection(y.index)
         x, y = x[seeds], y[seeds]
     else:
         seeds = x.index.union(y.index)
     if seeds.empty:
         return Cell(settings, UNDECIDED, UNKNOWN, "no seed measured both sides")
-    a, b = x.to_numpy(), claim.worse_factor * y.to_numpy()
-    too_little = _too_little(a, claim.min_seeds) or _too_little(b, claim.min_seeds)
+    a, b = x.to_numpy(), check.worse_factor * y.to_numpy()
+    too_little = _too_little(a, check.min_seeds) or _too_little(b, check.min_seeds)
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         return Cell(settings, UNDECIDED, UNKNOWN, too_little, seeds=_seeds(seeds))
-    difference = paired_difference(a, b) if claim.paired else unpaired_difference(a, b)
-    sign = 1 if claim.higher_is_better else -1
-    probability = probability_of_improvement(sign * a, sign * b, claim.paired)
-    decisive = probability_of_improvement(sign * a, sign * b, claim.paired, level)
-    contrary = (difference.high < 0) if claim.higher_is_better else (difference.low > 0)
-    agreeing = (difference.low > 0) if claim.higher_is_better else (difference.high < 0)
+    difference = paired_difference(a, b) if check.paired else unpaired_difference(a, b)
+    sign = 1 if check.higher_is_better else -1
+    probability = probability_of_improvement(sign * a, sign * b, check.paired)
+    decisive = probability_of_improvement(sign * a, sign * b, check.paired, level)
+    contrary = (difference.high < 0) if check.higher_is_better else (difference.low > 0)
+    agreeing = (difference.low > 0) if check.higher_is_better else (difference.high < 0)
     holds, fails = decisive.low > 0.5, decisive.high < 0.5
     reason = f"probability of improvement {_text(probability)}, mean difference {_text(difference)}"
     if too_little:
