@@ -27,46 +27,60 @@ authors = ["A. Author"]
 arxiv = "0000.00000"
 
 [[claim]]
-id = "toy-paper/identity"
-statement = "The residual is zero."
+id = "toy-paper/theorem"
+statement = "Nothing is left over."
 where = "Theorem 1"
 source = "paper"
+reports = "an identity"
+published_setting = "random draws"
+
+[[claim.check]]
+id = "toy-paper/identity"
+answers = "published"
 kind = "exact"
-criterion = "Every residual is below 1e-12."
+statement = "The residual is zero."
 experiment = "draw"
 profiles = ["quick", "full"]
 metric = "residual"
+unit = "length"
+definition = "largest residual"
 
 [[claim]]
-id = "toy-paper/direction"
+id = "toy-paper/gain"
 statement = "New beats old."
 where = "Table 1"
 source = "paper"
-value = 1.0
-kind = "direction"
-criterion = "Probability of improvement above one half."
+reports = "1.0 against 0.0"
+published_setting = "a model of 1 T parameters"
+here_setting = "a toy"
+
+[claim.common]
 experiment = "batch"
-profiles = ["quick", "full"]
 metric = "score"
+unit = "points"
+
+[[claim.check]]
+id = "toy-paper/direction"
+answers = "here"
+kind = "direction"
+statement = "New beats old on a toy."
+profiles = ["quick", "full"]
 select = { step = "last" }
 better = { method = "new" }
 worse = { method = "old" }
 conditions = ["lr"]
-headline = true
+paper_value = 1.0
+definition = "score, new minus old"
 
-[[claim]]
+[[claim.check]]
 id = "toy-paper/huge"
-statement = "A model of 1 T parameters agrees."
-where = "Table 2"
-source = "paper"
-value = 0.5
+answers = "published"
 kind = "at_least"
-criterion = "The mean is at least 0.5."
-experiment = "batch"
+statement = "A model of 1 T parameters agrees."
 profiles = ["full"]
 not_run_reason = "needs a day"
-metric = "score"
-headline = true
+threshold = 0.5
+definition = "mean score"
 """
 
 PROFILES = """

@@ -42,7 +42,7 @@ def answer(lines: Sequence[CheckLine], rule: str) -> Answer | None:
 def combined(verdicts: Sequence[str], rule: str) -> str:
     """The verdict on a claim from those of its checks that were run; see `shared.harness.claims`."""
     some = REPRODUCED in verdicts or CONDITIONAL in verdicts
-    if rule == "any" and REPRODUCED in verdicts or all(verdict == REPRODUCED for verdict in verdicts):
+    if (rule == "any" and REPRODUCED in verdicts) or all(verdict == REPRODUCED for verdict in verdicts):
         return REPRODUCED
     if rule == "both" and NOT_REPRODUCED in verdicts:
         return NOT_REPRODUCED

@@ -20,11 +20,12 @@ check is judged for each combination of these settings.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 MINIMUM_SEEDS = 5
+KINDS = ("exact", "interval", "direction", "at_least", "at_most")
 PUBLISHED, HERE, SUPPORT, CONTROL = "published", "here", "support", "control"
 ID = r"^[a-z0-9/.+_-]+$"  # what LaTeX's \csname lookup and a CSV cell carry
 
@@ -49,7 +50,7 @@ class CheckEntry(Entry):
     `answers`: which answer of its claim the check decides, `published` (the paper's own setting) or `here` (our
     scaled one); `support` is shown and decides nothing; `control` tests our own machinery.  `unit` and `definition`
     say what its number is.  `criterion` is only written where it says more than the keys do (a reason for a threshold,
-    say); else it is put into words from them.  `claim` and `source` are those of the claim it stands under.
+    say); `judged_by` puts it into words where it is not.  `claim` and `source` are those of the claim it stands under.
     """
 
     claim: Id
@@ -58,7 +59,7 @@ class CheckEntry(Entry):
     statement: Text
     where: Text
     answers: Literal["published", "here", "support", "control"]
-    criterion: Text = ""
+    criterion: Text | None = None
     experiment: Text
     profiles: Annotated[Names, Field(min_length=1)]
     metric: Text
@@ -70,12 +71,13 @@ class CheckEntry(Entry):
     conditions: Names = ()
     timing: bool = False
 
-    @model_validator(mode="after")
-    def _criterion_in_words(self) -> Self:
-        if not self.criterion:
-            each = f" Judged for each {', '.join(self.conditions)}." if self.conditions else ""
-            object.__setattr__(self, "criterion", self.words() + each)
-        return self
+    @property
+    def judged_by(self) -> str:
+        """The criterion: as written, or in words from the keys."""
+        if self.criterion:
+            return self.criterion
+        each = f" Judged for each {', '.join(self.conditions)}." if self.conditions else ""
+        return self.words() + each
 
     def words(self) -> str:
         """The criterion as its keys say it."""
@@ -104,11 +106,10 @@ class ExactCheck(CheckEntry):
             raise ValueError('minimum needs expect = "violation"')
         return self
 
-
     def words(self) -> str:
         """The criterion as its keys say it."""
         if self.expect:
-            return f"Negative control: every selected value lies further than {self.minimum:g} from {self.target:g}."
+            return f"Every selected value lies further than {self.minimum:g} from {self.target:g}."
         return f"Every selected value lies within {self.tolerance:g} of {self.target:g}."
 
 
@@ -144,8 +145,8 @@ class IntervalCheck(SeedCheck):
 
     def words(self) -> str:
         """The criterion as its keys say it."""
-        seeds = "single seeds" if self.paper_seeds == 1 else f"means of {self.paper_seeds} seeds"
-        text = f"The paper's {self.paper_value:g} lies in the central 95 % of the {seeds} that ours would give"
+        seeds = "single seeds of ours" if self.paper_seeds == 1 else f"means of {self.paper_seeds} of our seeds"
+        text = f"The paper's {self.paper_value:g} lies in the central 95 % of the {seeds}"
         text += "" if self.decimals is None else f", rounded to {self.decimals} decimals"
         return text + ("." if self.max_width is None else f"; a range wider than {self.max_width:g} decides nothing.")
 
@@ -195,14 +196,16 @@ CHECK_KEYS = frozenset(
 def problem_of(error: ValidationError) -> str:
     """The first mistake that pydantic found, in words that name the key."""
     first = error.errors()[0]
-    key = ".".join(
-        str(part) for part in first["loc"] if part not in ("exact", "at_least", "at_most", "interval", "direction")
-    )
+    if first["type"].startswith("union_tag"):
+        return f"kind must be one of {', '.join(KINDS)}"
+    key = ".".join(str(part) for part in first["loc"] if part not in KINDS)
     if first["type"] == "extra_forbidden":
         return f"unknown key {key}"
     if first["type"] == "missing":
         return f"missing {key}"
     message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "string_pattern_mismatch":
+        message = f"{first['input']!r} may only hold the characters a-z 0-9 / . + - _"
     return f"'{key}': {message}" if key else message
 
 

@@ -9,7 +9,7 @@ from shared.harness.checks import CONTROL
 from shared.harness.claims import OURS, PAPER
 from shared.harness.outcomes import CheckLine, ClaimOutcome
 from shared.harness.rendering import Block, Details, Heading, Paragraph, Table
-from shared.harness.verdicts import NOT_RUN
+from shared.harness.verdicts import CONDITIONAL, INCONCLUSIVE, NOT_REPRODUCED, NOT_RUN, REPRODUCED
 
 NOT_ASKED = "–"
 
@@ -31,8 +31,16 @@ def counts(outcomes: Sequence[ClaimOutcome]) -> list[tuple[str, str]]:
             counted.append((name, f"{count_verdicts(given)} (of {len(given)})"))
     controls = [line.verdict for one in outcomes for line in one.lines if line.check.answers == CONTROL]
     if controls:
-        counted.append(("controls", f"{count_verdicts(controls)} (of {len(controls)})"))
+        counted.append(("controls", _count_controls(controls)))
     return counted
+
+
+def _count_controls(verdicts: Sequence[str]) -> str:
+    """`19 hold, 1 fail (of 20)`: a control is no claim, so nothing about it is reproduced."""
+    words = ((REPRODUCED, "hold"), (CONDITIONAL, "hold in part"), (NOT_REPRODUCED, "fail"))
+    words += ((INCONCLUSIVE, "undecided"), (NOT_RUN, "not run"))
+    parts = [f"{verdicts.count(verdict)} {word}" for verdict, word in words if verdict in verdicts]
+    return f"{', '.join(parts)} (of {len(verdicts)})"
 
 
 def counts_line(outcomes: Sequence[ClaimOutcome]) -> str:

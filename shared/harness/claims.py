@@ -3,7 +3,8 @@
 A **claim** (`[[claim]]`) is a sentence that a reader would repeat.  Its `source` is `paper`, `ours` (a question of
 our own) or `control` (a block of checks of our own machinery, which is no claim and is never counted as one).
 `reports` says in words what the paper reports.  A claim of the paper has two answers, *as published* (in the paper's
-setting, `published_setting`) and *here* (in our scaled one, `here_setting`); a claim of ours has the second only.
+setting, `published_setting`) and *here* (in our scaled one, `here_setting`); a claim of ours has the second only.  An
+answer that no check decides is not given, except that a `published_setting` without checks is not run.
 They follow from the checks (`[[claim.check]]`, see `shared.harness.checks`) that decide them, by `rule`:
 
 `all`   the checks are one claim in several settings: all that ran are reproduced -> reproduced; some -> reproduced
@@ -18,13 +19,26 @@ unless it has its own.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
 from shared.errors import ReplicationError
-from shared.harness.checks import CHECK, CHECK_KEYS, CONTROL, HERE, PUBLISHED, Check, Entry, Id, Text, as_list, problem_of
+from shared.harness.checks import (
+    CHECK,
+    CHECK_KEYS,
+    CONTROL,
+    HERE,
+    PUBLISHED,
+    Check,
+    Entry,
+    Id,
+    Text,
+    as_list,
+    problem_of,
+)
 from shared.harness.families import expand
 from shared.harness.profiles import Plan, Profile, read_toml
 
@@ -78,6 +92,8 @@ class Claim(Entry):
             raise ValueError('a block of controls has only checks with answers = "control"')
         if self.source == OURS and PUBLISHED in answers:
             raise ValueError('a claim of ours has no check with answers = "published"')
+        if self.source != PAPER and (self.reports or self.published_setting):
+            raise ValueError("only a claim of the paper has reports and published_setting")
         if self.source != CONTROL and not answers & {PUBLISHED, HERE}:
             raise ValueError("no check decides an answer of the claim")
         if self.source == PAPER and self.reports is None:
@@ -104,13 +120,12 @@ def load_claims(path: Path, profiles: dict[str, Profile]) -> tuple[PaperFacts, t
         raise ReplicationError(f"{path}: no [[claim]].")
     claims = tuple(_parse_claim(entry, number, path) for number, entry in enumerate(entries, start=1))
     checks = [check for claim in claims for check in claim.checks]
-    for kind, ids in (("claim", [claim.id for claim in claims]), ("check", [check.id for check in checks])):
-        twice = sorted({name for name in ids if ids.count(name) > 1})
-        if twice:
-            raise ReplicationError(f"{path}: the {kind} id {', '.join(twice)} is used twice.")
-        strange = sorted(name for name in ids if not name.startswith(f"{header.paper}/"))
-        if strange:
-            raise ReplicationError(f"{path}: the {kind} id {strange[0]} must start with {header.paper}/.")
+    count = Counter(entry.id for entry in (*claims, *checks))
+    for name, times in count.items():
+        if times > 1:
+            raise ReplicationError(f"{path}: the id {name} is used twice; claims and checks share their names.")
+        if not name.startswith(f"{header.paper}/"):
+            raise ReplicationError(f"{path}: the id {name} must start with {header.paper}/.")
     for check in checks:
         _check_against_profiles(check, profiles, f"{path}, check {check.id}")
     authors = header.authors if isinstance(header.authors, str) else ", ".join(header.authors)

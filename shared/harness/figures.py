@@ -12,8 +12,8 @@ def draw_figures(paper: Paper, profile: str, directory: Path) -> dict[str, str]:
     """Draw every figure of the paper into `directory/figures` and return the errors of those that failed.
 
     A figure function gets the frame of `shared.harness.measurements.load_measurements`; its `attrs` hold
-    `profile`, `timings` (the path of timings) and `paper` (check id -> the number that the paper prints).  It returns None
-    where the frame does not hold what it draws; a file left by an earlier run is then removed.
+    `profile`, `timings` (the path of timings) and `paper` (check id -> the number that the paper prints).  It
+    returns None where the frame does not hold what it draws; a file left by an earlier run is then removed.
     """
     if not paper.figures:
         return {}

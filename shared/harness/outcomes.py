@@ -112,7 +112,7 @@ def write_verdicts(paper: Paper, verdicts: Sequence[Verdict], directory: Path) -
         threshold = check.threshold if isinstance(check, ThresholdCheck) else None
         head = (check.id, check.claim, check.source, check.answers, verdict.verdict, check.kind, check.unit)
         numbers = (plain(check.paper_value), plain(threshold), *_columns(estimate), verdict.n or "")
-        lines.append([*head, *numbers, verdict.conditions, verdict.reason, check.criterion, verdict.command])
+        lines.append([*head, *numbers, verdict.conditions, verdict.reason, check.judged_by, verdict.command])
         for cell in verdict.cells:
             probability = _columns(cell.probability) if cell.probability else ["", "", ""]
             head = (check.id, cell.label, cell.state, check.metric, *_columns(cell.estimate), cell.estimate.n)
@@ -164,11 +164,13 @@ def claim_outcomes(paper: Paper, lines: Sequence[CheckLine]) -> list[ClaimOutcom
     outcomes = []
     for claim in paper.claims:
         own = tuple(by_id[check.id] for check in claim.checks)
-        answers = [
+        published, here = (
             answer([line for line in own if line.check.answers == question], claim.rule)
             for question in (PUBLISHED, HERE)
-        ]
-        outcomes.append(ClaimOutcome(claim, own, *answers))
+        )
+        if published is None and claim.published_setting:
+            published = Answer(NOT_RUN, "no check in the paper's own setting yet", 0, 0, "")
+        outcomes.append(ClaimOutcome(claim, own, published, here))
     return outcomes
 
 

@@ -40,7 +40,14 @@ def replicate(toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 def test_list(replicate: Run) -> None:
     code, printed = replicate("list")
     assert code == 0
-    for word in ("toy-paper", "3 claims", "quick", "a few seconds (up to 1 min)", "draw, batch", "needs gpu"):
+    for word in (
+        "toy-paper",
+        "2 claims of the paper, 0 of our own, 3 checks",
+        "quick",
+        "a few seconds (up to 1 min)",
+        "draw, batch",
+        "needs gpu",
+    ):
         assert word in printed
 
 
@@ -48,12 +55,19 @@ def test_run_goes_all_the_way_to_the_report(replicate: Run, tmp_path: Path) -> N
     code, printed = replicate("run", "toy_paper", "--workers", "1")
     assert code == 0
     directory = tmp_path / "results" / "toy_paper" / "quick"
-    for name in ("record.json", "measurements.csv.bz2", "verdicts.csv", "figures/scores.png", "figures/scores.pdf"):
+    for name in (
+        "record.json",
+        "measurements.csv.bz2",
+        "verdicts.csv",
+        "claims.csv",
+        "figures/scores.png",
+        "figures/scores.pdf",
+    ):
         assert (directory / name).is_file(), name
     for name in ("REPORT.md", "index.html", "numbers.csv", "numbers.tex"):
         assert (tmp_path / "results" / name).is_file(), name
     assert "Profile quick: a few seconds" in printed and "draw, batch" in printed
-    assert "1 reproduced, 1 reproduced under conditions, 1 not run" in printed and "REPORT.md" in printed
+    assert "as published: 1 reproduced, 1 not run" in printed and "REPORT.md" in printed
     assert "replicate run toy_paper --workers 1" in (directory / "record.json").read_text()
 
     for command in (
@@ -107,9 +121,9 @@ def test_wrong_requests_are_answered_in_one_line(replicate: Run, arguments: list
 
 def test_a_mistake_in_a_paper_names_the_file(replicate: Run, toy: Path) -> None:
     text = (toy / "claims.toml").read_text()
-    (toy / "claims.toml").write_text(text.replace("criterion", "creterion", 1))
+    (toy / "claims.toml").write_text(text.replace("metric", "metrik", 1))
     code, printed = replicate("list")
-    assert code == 2 and "claims.toml, claim toy-paper/identity: missing criterion" in printed
+    assert code == 2 and "claims.toml, claim toy-paper/theorem, check toy-paper/identity: " in printed
 
 
 def test_a_paper_can_be_given_by_its_directory(toy: Path) -> None:

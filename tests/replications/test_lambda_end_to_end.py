@@ -99,7 +99,7 @@ def test_the_command_leaves_everything_it_promises(finished: Results) -> None:
     assert PAPER.facts.title in report
     with (finished.profile / "verdicts.csv").open(newline="") as file:
         verdicts = {row["id"]: row["verdict"] for row in csv.DictReader(file)}
-    assert list(verdicts) == [claim.id for claim in PAPER.claims]
+    assert list(verdicts) == [check.id for check in PAPER.checks]
 
 
 @pytest.mark.slow

@@ -102,10 +102,10 @@ def test_every_experiment_is_used_and_the_smoke_profile_has_all_that_need_no_hub
     assert set(PAPER.profile("smoke").plans) == used - {"table2"}
 
 
-def test_claims_fit_the_profiles_and_every_experiment_serves_one() -> None:
-    assert PAPER.slug == "lambda-grpo" and len(PAPER.claims) > 50
-    served = {claim.experiment for claim in PAPER.claims}
-    assert served == set(PAPER.experiments), "an experiment that no claim needs, or a claim without its experiment"
+def test_checks_fit_the_profiles_and_every_experiment_serves_one() -> None:
+    assert PAPER.slug == "lambda-grpo" and len(PAPER.checks) > 50
+    served = {check.experiment for check in PAPER.checks}
+    assert served == set(PAPER.experiments), "an experiment that no check needs, or a check without its experiment"
 
 
 # --- every knob is connected ------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from replications.lambda_grpo.table2_intervals import (
     table2_intervals,
 )
 from shared.harness.jobs import JobContext
+from shared.harness.papers import Paper
 
 QWEN, LLAMA = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", "meta-llama/Llama-3.2-1B-Instruct"
 
@@ -147,21 +148,19 @@ def test_a_changed_number_changes_the_counts(monkeypatch: pytest.MonkeyPatch, tm
     assert found["accuracies_not_counts_of_problems"] == 5
 
 
-def test_claims_quote_the_printed_table() -> None:
-    import tomllib
-
-    path = Path(__file__).parents[2] / "replications" / "lambda_grpo" / "claims.toml"
-    claims = tomllib.loads(path.read_text(encoding="utf-8"))["claim"]
-    deltas = [c for c in claims if c["experiment"] == "table2" and c["kind"] == "direction"]
+def test_checks_quote_the_printed_table() -> None:
+    checks = Paper.load(Path(__file__).parents[2] / "replications" / "lambda_grpo").checks
+    deltas = [check for check in checks if check.experiment == "table2" and check.kind == "direction"]
     assert len(deltas) == 20
-    for claim in deltas:
-        chosen, benchmark = claim["select"], claim["metric"].removeprefix("accuracy/")
+    for check in deltas:
+        chosen, benchmark = check.select, check.metric.removeprefix("accuracy/")
         ours, grpo = (cell(chosen["model"], chosen["beta"], m, benchmark) for m in ("lambda-grpo", "grpo"))
-        assert round(claim["value"] * 10_000) == ours.accuracy - grpo.accuracy
+        assert round(check.paper_value * 10_000) == ours.accuracy - grpo.accuracy
         rank = "above" if ours.accuracy > grpo.accuracy else "equal to" if ours.accuracy == grpo.accuracy else "below"
-        assert f"(the printed cell is {rank})" in claim["statement"]
-    averages = [c for c in claims if c["experiment"] == "table2" and c["kind"] == "interval"]
+        assert f"(the printed cell is {rank})" in check.statement
+    averages = [check for check in checks if check.experiment == "table2" and check.kind == "interval"]
     assert len(averages) == 8
-    for claim in averages:
-        chosen = claim["select"]
-        assert round(claim["value"] * 10_000) == cell(chosen["model"], chosen["beta"], chosen["method"], "avg").accuracy
+    for check in averages:
+        chosen = check.select
+        printed = cell(chosen["model"], chosen["beta"], chosen["method"], "avg").accuracy
+        assert round(check.paper_value * 10_000) == printed

@@ -68,7 +68,7 @@ def test_the_command_leaves_everything_it_promises(finished: PaperResults) -> No
     assert finished.paper.facts.title in (finished.directory / "REPORT.md").read_text()
     with (finished.profile / "verdicts.csv").open(newline="") as file:
         verdicts = {row["id"]: row["verdict"] for row in csv.DictReader(file)}
-    assert list(verdicts) == [claim.id for claim in finished.paper.claims]
+    assert list(verdicts) == [check.id for check in finished.paper.checks]
 
 
 @pytest.mark.slow
@@ -79,12 +79,12 @@ def test_every_experiment_has_finite_measurements(finished: PaperResults) -> Non
 
 
 @pytest.mark.slow
-def test_every_metric_that_a_claim_reads_is_measured(finished: PaperResults) -> None:
+def test_every_metric_that_a_check_reads_is_measured(finished: PaperResults) -> None:
     frame = load_measurements(finished.profile / MEASUREMENTS)
     measured = set(zip(frame["experiment"], frame["metric"], strict=True))
     ran = set(frame["experiment"]) & IN_MINIATURE
     missing = {
-        (claim.experiment, claim.metric) for claim in finished.paper.claims if claim.experiment in ran
+        (check.experiment, check.metric) for check in finished.paper.checks if check.experiment in ran
     } - measured
     assert not missing
 

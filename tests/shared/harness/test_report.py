@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -16,13 +15,21 @@ import pytest
 from rich.console import Console
 
 from shared.errors import ReplicationError
+from shared.harness.claim_tables import counts
 from shared.harness.figures import draw_figures
 from shared.harness.measurements import CSV_COLUMNS, MEASUREMENTS
-from shared.harness.outcomes import evaluate_profile, number_with_interval, read_csv, read_verdicts, write_verdicts
+from shared.harness.outcomes import (
+    claim_outcomes,
+    evaluate_profile,
+    number_with_interval,
+    read_csv,
+    read_verdicts,
+    write_verdicts,
+)
 from shared.harness.papers import Paper
 from shared.harness.plots import paper_mark, save, style
-from shared.harness.rendering import Image, Paragraph, Table, print_verdicts, to_html, to_markdown
-from shared.harness.report import _group_row, build_report, numbers_tex, provenance_line, update_marked_block
+from shared.harness.rendering import Details, Image, Paragraph, Table, print_claims, to_html, to_markdown
+from shared.harness.report import build_report, numbers_tex, provenance_line, update_marked_block
 from shared.statistics.estimates import Estimate
 
 
@@ -43,7 +50,7 @@ def measure(toy: Path, results: Path, profile: str = "quick", shift: float = 1.0
         ' "peak_memory_gib": 0.5, "jobs": 4, "jobs_finished": 4}}}'
     )
     paper = Paper.load(toy)
-    write_verdicts(evaluate_profile(paper, profile, directory), directory)
+    write_verdicts(paper, evaluate_profile(paper, profile, directory), directory)
     return directory
 
 
@@ -54,16 +61,48 @@ def results(toy: Path, tmp_path: Path) -> Path:
     return tmp_path / "results"
 
 
-def test_the_report_has_every_claim_figure_and_the_origin(toy: Path, results: Path) -> None:
-    text = build_report([Paper.load(toy)], results).read_text()
-    for claim in Paper.load(toy).claims:
-        assert f"`{claim.id}`" in text and claim.statement in text
+def test_the_report_has_every_claim_check_figure_and_the_origin(toy: Path, results: Path) -> None:
+    paper = Paper.load(toy)
+    text = build_report([paper], results).read_text()
+    for claim in paper.claims:
+        assert text.index(f"| {claim.statement}") < text.index("<details>")  # claims first, checks folded below
+    for check in paper.checks:
+        assert f"{check.statement} `{check.id}`" in text
     assert "**reproduced under conditions** | holds for lr 0.5; reversed for lr 1" in text
     assert "**not run** | needs a day: `make replicate-toy-paper PROFILE=full ONLY=batch`" in text
-    assert "1 reproduced, 1 reproduced under conditions, 1 not run" in text
     assert "`replicate run toy-paper`" in text and "0123456789ab with uncommitted changes" in text and "A CPU" in text
     for path in re.findall(r"\]\(([^)]+\.(?:png|pdf|csv))\)", text):
         assert (results / path).is_file(), path
+
+
+def test_a_claim_has_two_answers_and_controls_are_no_claims(toy: Path, results: Path) -> None:
+    text = (toy / "claims.toml").read_text()
+    start = text.index("[[claim.check]]")
+    end = text.index("[[claim]]", start)
+    control = text[start:end].replace("toy-paper/identity", "toy-paper/control").replace('"published"', '"control"')
+    (toy / "claims.toml").write_text(text[:end] + control + text[end:])
+    directory = measure(toy, results)
+    lines = {line["id"]: line for line in read_csv(directory / "claims.csv")}
+    assert set(lines) == {"toy-paper/theorem", "toy-paper/gain"}
+    theorem, gain = lines["toy-paper/theorem"], lines["toy-paper/gain"]
+    assert (theorem["published"], theorem["here"]) == ("reproduced", "") and theorem["published_checks"] == "1"
+    assert (gain["published"], gain["here"]) == ("not run", "reproduced under conditions")
+    assert gain["published_reason"] == "needs a day" and gain["here_setting"] == "a toy"
+    paper = Paper.load(toy)
+    counted = dict(counts(claim_outcomes(paper, read_verdicts(paper, "quick", directory))))
+    assert counted == {
+        "the paper's claims as published": "1 reproduced, 1 not run (of 2)",
+        "the paper's claims here, scaled down": "1 reproduced under conditions (of 1)",
+        "controls": "1 hold (of 1)",
+    }
+
+
+def test_a_setting_of_the_paper_without_a_check_is_not_run(toy: Path, results: Path) -> None:
+    claims = (toy / "claims.toml").read_text()
+    start = claims.rindex("[[claim.check]]")
+    (toy / "claims.toml").write_text(claims[:start])
+    (line,) = [line for line in read_csv(measure(toy, results) / "claims.csv") if line["id"] == "toy-paper/gain"]
+    assert (line["published"], line["published_checks"]) == ("not run", "0")
 
 
 def test_the_page_holds_the_same_and_links_to_files_that_exist(toy: Path, results: Path) -> None:
@@ -89,6 +128,7 @@ def test_numbers_have_ids_intervals_seeds_command_and_commit(toy: Path, results:
     line = numbers["toy-paper/direction[lr=0.5]@quick"]
     assert float(line["low"]) <= float(line["value"]) <= float(line["high"])
     assert (line["n"], line["seeds"], line["metric"]) == ("8", "0-7", "score")
+    assert (line["unit"], line["definition"]) == ("points", "score, new minus old")
     assert line["command"] == "make replicate-toy-paper PROFILE=quick ONLY=batch"
     assert line["commit"] == "0123456789abcdef+"
     assert numbers["toy-paper/direction[lr=1]:probability@quick"]["value"] == "0"
@@ -100,7 +140,7 @@ def test_a_report_survives_a_round_trip_through_verdicts(toy: Path, results: Pat
     paper, directory = Paper.load(toy), results / "toy_paper" / "quick"
     before = (directory / "verdicts.csv").read_bytes(), (directory / "verdict_cells.csv").read_bytes()
     verdicts = evaluate_profile(paper, "quick", directory)
-    write_verdicts(verdicts, directory)
+    write_verdicts(paper, verdicts, directory)
     assert ((directory / "verdicts.csv").read_bytes(), (directory / "verdict_cells.csv").read_bytes()) == before
     lines = read_verdicts(paper, "quick", directory)
     assert [line.verdict for line in lines] == [verdict.verdict for verdict in verdicts]
@@ -129,12 +169,12 @@ def test_readmes_are_filled_between_the_marks_from_the_most_complete_profile(toy
     build_report([Paper.load(toy)], results, root)
     text = (root / "README.md").read_text()
     assert text.startswith("above\n<!--") and text.endswith("-->\nbelow\n") and "stale" not in text
-    assert "New beats old." in text and "reproduced under conditions" in text and "not run" in text
-    assert "residual" not in text  # no headline
+    assert "New beats old." in text and "**reproduced under conditions**" in text and "**not run**: needs a day" in text
+    assert "toy-paper/identity" not in text  # claims alone on the front page, checks on the paper's own
     assert "toy-paper/identity" in (toy / "README.md").read_text()
     measure(toy, results, "full")
     build_report([Paper.load(toy)], results, root)
-    assert "| full |" in (root / "README.md").read_text() and "needs a day" not in (root / "README.md").read_text()
+    assert "needs a day" not in (root / "README.md").read_text()
 
 
 def test_smoke_never_reaches_a_readme(toy: Path, tmp_path: Path) -> None:
@@ -143,28 +183,6 @@ def test_smoke_never_reaches_a_readme(toy: Path, tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text(text)
     build_report([Paper.load(toy)], tmp_path / "results", tmp_path)
     assert (tmp_path / "README.md").read_text() == text
-
-
-def test_a_group_is_one_line_of_the_findings(toy: Path, results: Path) -> None:
-    claims = (toy / "claims.toml").read_text()
-    (toy / "claims.toml").write_text(claims.replace("headline = true", 'headline = true\ngroup = "Both tables"'))
-    measure(toy, results)
-    (results.parent / "README.md").write_text("<!-- generated:findings --><!-- /generated:findings -->")
-    build_report([Paper.load(toy)], results, results.parent)
-    text = (results.parent / "README.md").read_text()
-    assert text.count("Both tables") == 1 and "New beats old." not in text
-    assert "1 reproduced under conditions, 1 not run" in text and "0.5 … 1" in text
-
-
-def test_a_group_of_bounds_on_one_number_shows_the_number_once_with_its_interval() -> None:
-    claim = SimpleNamespace(group="Bounds", metric="gap_z", value=None)
-    members = [
-        SimpleNamespace(claim=claim, paper="", cells=[0], estimate=Estimate(0.1, 0.05, 0.15, 5), verdict="reproduced")
-        for _ in "ab"
-    ]
-    assert _group_row(members)[2] == "0.1 [0.05, 0.15] (gap z)"  # type: ignore[arg-type]
-    members[1].estimate = Estimate(0.3, 0.2, 0.4, 5)
-    assert _group_row(members)[2] == "0.1 … 0.3 (gap z)"  # type: ignore[arg-type]
 
 
 def test_marks_are_replaced_or_complained_about(tmp_path: Path) -> None:
@@ -194,7 +212,9 @@ def test_incomplete_and_unknown_origins_are_said() -> None:
 def test_tables_escape_what_would_break_them() -> None:
     table = Table(["a"], [["x | y\nz <b>"]])
     assert "| x \\| y z &lt;b> |" in to_markdown([table])
-    page = to_html([table, Paragraph("`code` & **bold**"), Image("a.png", "<t>")], "t")
+    assert "<summary>a &lt; b</summary>\n\n| a |" in to_markdown([Details("a < b", [table])])
+    page = to_html([table, Paragraph("`code` & **bold**"), Image("a.png", "<t>"), Details("x < y", [table])], "t")
+    assert "<summary>x &lt; y</summary>" in page and page.count("<details>") == page.count("</details>") == 1
     assert "x | y" in page and "&lt;b&gt;" in page and "<code>code</code> &amp; <b>bold</b>" in page
     assert 'alt="&lt;t&gt;"' in page
 
@@ -227,10 +247,12 @@ def test_latex_accepts_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("width", [40, 80, 160])
 def test_the_table_fits_the_terminal(toy: Path, results: Path, width: int) -> None:
     console = Console(width=width, record=True, file=io.StringIO())
-    print_verdicts(console, read_verdicts(Paper.load(toy), "quick", results / "toy_paper" / "quick"), "toy-paper")
+    paper = Paper.load(toy)
+    outcomes = claim_outcomes(paper, read_verdicts(paper, "quick", results / "toy_paper" / "quick"))
+    print_claims(console, outcomes, counts(outcomes))
     printed = console.export_text()
     assert max(map(len, printed.splitlines())) <= width
-    assert "1 reproduced" in printed
+    assert "1 reproduced" in " ".join(printed.split())
 
 
 def test_equal_figures_are_equal_files(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from shared.harness.claims import Claim
+from shared.harness.checks import CHECK, Check
 from shared.harness.measurements import CSV_COLUMNS
 from shared.harness.verdicts import (
     CONDITIONAL,
@@ -28,18 +28,23 @@ from shared.harness.verdicts import (
 )
 
 TEXT = {
+    "claim": "p/claim",
+    "source": "paper",
     "statement": "s",
     "where": "w",
-    "source": "paper",
-    "criterion": "c",
+    "answers": "here",
     "experiment": "e",
     "profiles": ("quick",),
     "metric": "m",
+    "unit": "u",
+    "definition": "d",
 }
 
 
-def claim(kind: str, **keys: Any) -> Claim:
-    return Claim(**{"id": "p/a", "kind": kind, **TEXT, **keys})
+def check(kind: str, value: float | None = None, paper_seeds: int | None = None, **keys: Any) -> Check:
+    """A check; `value` is the number that its kind compares with, `paper_seeds` is left out where it has no meaning."""
+    own = {"interval": {"paper_value": value, "paper_seeds": paper_seeds}, "direction": {}, "exact": {}}
+    return CHECK.validate_python({"id": "p/a", "kind": kind, **TEXT, **own.get(kind, {"threshold": value}), **keys})
 
 
 def frame(values: Iterable[float], metric: str = "m", step: float = math.nan, **settings: Any) -> pd.DataFrame:
@@ -49,7 +54,7 @@ def frame(values: Iterable[float], metric: str = "m", step: float = math.nan, **
     return pd.DataFrame(rows, columns=CSV_COLUMNS).assign(**settings)
 
 
-def judge(one: Claim, *frames: pd.DataFrame, timings: pd.DataFrame | None = None, profile: str = "quick") -> Verdict:
+def judge(one: Check, *frames: pd.DataFrame, timings: pd.DataFrame | None = None, profile: str = "quick") -> Verdict:
     rows = pd.concat(frames, ignore_index=True) if frames else frame([])
     return evaluate(one, "p", profile, rows, frame([]) if timings is None else timings)
 
@@ -68,11 +73,11 @@ def normal(mean: float, n: int, seed: int = 0, spread: float = 1.0) -> np.ndarra
     [([0.0, 1e-13, -1e-13], REPRODUCED), ([0.0, 2e-12], NOT_REPRODUCED), ([0.0, -2e-12], NOT_REPRODUCED)],
 )
 def test_exact(values: list[float], verdict: str) -> None:
-    assert judge(claim("exact"), frame(values)).verdict == verdict
+    assert judge(check("exact"), frame(values)).verdict == verdict
 
 
 def test_exact_looks_at_every_row_against_its_target() -> None:
-    close = claim("exact", target=2.0, tolerance=0.1)
+    close = check("exact", target=2.0, tolerance=0.1)
     assert judge(close, frame([2.05, 1.95])).verdict == REPRODUCED
     worst = judge(close, frame([2.0] * 99 + [2.2]))
     assert worst.verdict == NOT_REPRODUCED and worst.estimate.value == pytest.approx(2.2)
@@ -82,14 +87,14 @@ def test_exact_looks_at_every_row_against_its_target() -> None:
 @pytest.mark.parametrize("expect", [None, "violation"])
 @pytest.mark.parametrize("wild", [math.nan, math.inf])
 def test_exact_breaks_on_what_is_no_number(wild: float, expect: str | None) -> None:
-    one = claim("exact", expect=expect, minimum=1e-3 if expect else None)
+    one = check("exact", expect=expect, minimum=1e-3 if expect else None)
     verdict = judge(one, frame([0.0 if expect is None else 1.0, wild]))
     assert verdict.verdict == NOT_REPRODUCED and "1 of 2 values are not finite" in verdict.reason
 
 
 @pytest.mark.parametrize(("values", "verdict"), [([0.1, -0.2], REPRODUCED), ([0.1, 1e-3], NOT_REPRODUCED)])
 def test_a_negative_control_must_fail_in_every_row(values: list[float], verdict: str) -> None:
-    assert judge(claim("exact", expect="violation", minimum=1e-3), frame(values)).verdict == verdict
+    assert judge(check("exact", expect="violation", minimum=1e-3), frame(values)).verdict == verdict
 
 
 # at_least and at_most
@@ -107,7 +112,7 @@ def test_a_negative_control_must_fail_in_every_row(values: list[float], verdict:
     ],
 )
 def test_thresholds(kind: str, mean: float, verdict: str) -> None:
-    result = judge(claim(kind, value=0.0), frame(normal(mean, 20)))
+    result = judge(check(kind, value=0.0), frame(normal(mean, 20)))
     assert result.verdict == verdict
     assert ("more than 20 seeds" in result.reason) == (verdict == INCONCLUSIVE)
     assert result.estimate.value == pytest.approx(mean) and result.estimate.low < mean < result.estimate.high
@@ -115,56 +120,56 @@ def test_thresholds(kind: str, mean: float, verdict: str) -> None:
 
 @pytest.mark.parametrize("kind", ["at_least", "at_most", "interval"])
 def test_few_seeds_decide_nothing_and_the_reason_says_how_many_are_needed(kind: str) -> None:
-    one = claim(kind, value=0.0, paper_seeds=5)
+    one = check(kind, value=0.0, paper_seeds=5)
     result = judge(one, frame([9.0, 9.1, 9.2, 9.1]))
     assert result.verdict == INCONCLUSIVE and "4 seeds; at least 5 are needed" in result.reason
     assert (
-        judge(claim(kind, value=0.0, paper_seeds=5, min_seeds=4), frame([9.0, 9.1, 9.2, 9.1])).verdict != INCONCLUSIVE
+        judge(check(kind, value=0.0, paper_seeds=5, min_seeds=4), frame([9.0, 9.1, 9.2, 9.1])).verdict != INCONCLUSIVE
     )
 
 
 @pytest.mark.parametrize("kind", ["at_least", "at_most", "interval"])
 def test_a_seed_that_gave_no_number_is_not_dropped(kind: str) -> None:
-    result = judge(claim(kind, value=0.0, paper_seeds=5), frame([*normal(5, 20), math.nan]))
+    result = judge(check(kind, value=0.0, paper_seeds=5), frame([*normal(5, 20), math.nan]))
     assert result.verdict == INCONCLUSIVE and "1 of 21 seeds gave a value that is not finite" in result.reason
 
 
 def test_always_yes_is_not_certainty() -> None:
-    assert judge(claim("at_least", value=0.9), frame([1.0] * 6)).verdict == INCONCLUSIVE
-    assert judge(claim("at_least", value=0.9), frame([1.0] * 60)).verdict == REPRODUCED
-    assert judge(claim("at_least", value=0.9), frame([0.0] * 6)).verdict == NOT_REPRODUCED
+    assert judge(check("at_least", value=0.9), frame([1.0] * 6)).verdict == INCONCLUSIVE
+    assert judge(check("at_least", value=0.9), frame([1.0] * 60)).verdict == REPRODUCED
+    assert judge(check("at_least", value=0.9), frame([0.0] * 6)).verdict == NOT_REPRODUCED
 
 
 def test_steps_are_reduced_to_one_number_per_seed() -> None:
     steps = [frame(normal(value, 8, spread=0.01), step=step) for step, value in ((0, 5.0), (1, 1.0), (2, 3.0))]
     for reduce, mean in (("mean", 3.0), ("max", 5.0), ("min", 1.0)):
-        result = judge(claim("at_least", value=0.0, reduce=reduce), *steps)
+        result = judge(check("at_least", value=0.0, reduce=reduce), *steps)
         assert result.n == 8 and result.estimate.value == pytest.approx(mean, abs=0.02)
-    assert judge(claim("at_least", value=0.0, select={"step": "last"}), *steps).estimate.value == pytest.approx(3.0)
-    assert judge(claim("at_least", value=0.0, select={"step": 1}), *steps).estimate.value == pytest.approx(1.0)
+    assert judge(check("at_least", value=0.0, select={"step": "last"}), *steps).estimate.value == pytest.approx(3.0)
+    assert judge(check("at_least", value=0.0, select={"step": 1}), *steps).estimate.value == pytest.approx(1.0)
 
 
 def test_the_last_step_is_each_seeds_own() -> None:
     rows = pd.concat([frame([1.0, 2.0], step=5), frame([10.0], step=9)])
-    result = judge(claim("at_least", value=0.0, select={"step": "last"}, min_seeds=2), rows)
+    result = judge(check("at_least", value=0.0, select={"step": "last"}, min_seeds=2), rows)
     assert result.estimate.value == pytest.approx(6.0)  # seed 0 at step 9, seed 1 at step 5
 
 
 def test_select_filters_on_settings_and_lists() -> None:
     rows = [frame(normal(lr, 8, spread=0.01), lr=lr) for lr in (1, 2, 3)]
-    assert judge(claim("at_least", value=0, select={"lr": 2}), *rows).estimate.value == pytest.approx(2)
-    assert judge(claim("at_least", value=0, select={"lr": [1, 2]}), *rows).estimate.value == pytest.approx(1.5)
+    assert judge(check("at_least", value=0, select={"lr": 2}), *rows).estimate.value == pytest.approx(2)
+    assert judge(check("at_least", value=0, select={"lr": [1, 2]}), *rows).estimate.value == pytest.approx(1.5)
 
 
 def test_timings_are_judged_from_their_own_file() -> None:
-    one = claim("at_most", value=3.0, timing=True)
+    one = check("at_most", value=3.0, timing=True)
     assert judge(one, frame(normal(9, 8))).verdict == NOT_RUN
     assert judge(one, frame(normal(9, 8)), timings=frame(normal(1, 8, spread=0.1))).verdict == REPRODUCED
 
 
 @pytest.mark.parametrize("kind", ["at_least", "at_most", "interval", "direction"])
 def test_a_summary_over_all_seeds_has_no_spread_and_decides_nothing(kind: str) -> None:
-    one = direction() if kind == "direction" else claim(kind, value=0.0, paper_seeds=5)
+    one = direction() if kind == "direction" else check(kind, value=0.0, paper_seeds=5)
     rows = pd.concat(arms(np.array([5.0]), np.array([1.0])) if kind == "direction" else [frame([5.0])])
     result = judge(one, rows.assign(seed=pd.array([pd.NA] * len(rows), dtype="Int64")))
     assert result.verdict == INCONCLUSIVE and result.n == 0
@@ -174,8 +179,8 @@ def test_a_summary_over_all_seeds_has_no_spread_and_decides_nothing(kind: str) -
 def test_exact_accepts_a_summary_over_all_seeds() -> None:
     rows = pd.concat([frame([5.0], step=1), frame([2.0], step=2)])
     rows = rows.assign(seed=pd.array([pd.NA] * 2, dtype="Int64"))
-    assert judge(claim("exact", target=2.0, select={"step": "last"}), rows).verdict == REPRODUCED
-    assert judge(claim("exact", target=2.0), rows).verdict == NOT_REPRODUCED
+    assert judge(check("exact", target=2.0, select={"step": "last"}), rows).verdict == REPRODUCED
+    assert judge(check("exact", target=2.0), rows).verdict == NOT_REPRODUCED
 
 
 # interval
@@ -183,29 +188,29 @@ def test_exact_accepts_a_summary_over_all_seeds() -> None:
 
 @pytest.mark.parametrize(("value", "verdict"), [(0.5, REPRODUCED), (2.0, NOT_REPRODUCED), (-2.0, NOT_REPRODUCED)])
 def test_interval(value: float, verdict: str) -> None:
-    result = judge(claim("interval", value=value, paper_seeds=5), frame(normal(0.0, 100)))
+    result = judge(check("interval", value=value, paper_seeds=5), frame(normal(0.0, 100)))
     assert result.verdict == verdict
     assert result.estimate.high == pytest.approx(1.96 / math.sqrt(5), abs=0.15)
 
 
 def test_interval_between_the_ranges_with_and_without_our_own_uncertainty_is_open() -> None:
     values = normal(0.0, 6)
-    inner = judge(claim("interval", value=0.0, paper_seeds=5), frame(values)).estimate.high
-    result = judge(claim("interval", value=inner * 1.15, paper_seeds=5), frame(values))
+    inner = judge(check("interval", value=0.0, paper_seeds=5), frame(values)).estimate.high
+    result = judge(check("interval", value=inner * 1.15, paper_seeds=5), frame(values))
     assert result.verdict == INCONCLUSIVE and "more than 6 seeds" in result.reason
-    assert judge(claim("interval", value=inner * 3, paper_seeds=5), frame(values)).verdict == NOT_REPRODUCED
+    assert judge(check("interval", value=inner * 3, paper_seeds=5), frame(values)).verdict == NOT_REPRODUCED
 
 
 def test_more_seeds_in_the_paper_are_a_harder_test() -> None:
     values = frame(normal(0.0, 200))
-    assert judge(claim("interval", value=0.5, paper_seeds=2), values).verdict == REPRODUCED
-    assert judge(claim("interval", value=0.5, paper_seeds=100), values).verdict == NOT_REPRODUCED
+    assert judge(check("interval", value=0.5, paper_seeds=2), values).verdict == REPRODUCED
+    assert judge(check("interval", value=0.5, paper_seeds=100), values).verdict == NOT_REPRODUCED
 
 
 def test_a_range_that_agrees_with_anything_proves_nothing() -> None:
     values = frame([0.0, 1.0] * 10)
-    assert judge(claim("interval", value=0.7, paper_seeds=5), values).verdict == REPRODUCED
-    result = judge(claim("interval", value=0.7, paper_seeds=5, max_width=0.5), values)
+    assert judge(check("interval", value=0.7, paper_seeds=5), values).verdict == REPRODUCED
+    result = judge(check("interval", value=0.7, paper_seeds=5, max_width=0.5), values)
     assert result.verdict == INCONCLUSIVE and "agrees with nearly anything" in result.reason
 
 
@@ -216,8 +221,8 @@ def arms(better: np.ndarray, worse: np.ndarray, **settings: Any) -> list[pd.Data
     return [frame(better, method="new", **settings), frame(worse, method="old", **settings)]
 
 
-def direction(**keys: Any) -> Claim:
-    return claim("direction", better={"method": "new"}, worse={"method": "old"}, **keys)
+def direction(**keys: Any) -> Check:
+    return check("direction", better={"method": "new"}, worse={"method": "old"}, **keys)
 
 
 @pytest.mark.parametrize("paired", [True, False])
@@ -305,13 +310,13 @@ def test_conditions_combine() -> None:
 
 
 def cells(states: dict[tuple[str, int], str]) -> list[Cell]:
-    one = judge(claim("at_least", value=0), frame(normal(1, 9))).cells[0]
+    one = judge(check("at_least", value=0), frame(normal(1, 9))).cells[0]
     return [Cell({"optimizer": o, "lr": lr}, state, one.estimate, "r") for (o, lr), state in states.items()]
 
 
 def test_conditions_are_compressed() -> None:
     states = {("adam", 1): FAILS, ("adam", 2): FAILS, ("sgd", 1): HOLDS, ("sgd", 2): UNDECIDED}
-    verdict = combine(claim("at_least", value=0, conditions=("optimizer", "lr")), "quick", "", cells(states))
+    verdict = combine(check("at_least", value=0, conditions=("optimizer", "lr")), "quick", "", cells(states))
     assert verdict.conditions == (
         "holds for optimizer=sgd: lr 1; fails for optimizer=adam: every lr; undecided for optimizer=sgd: lr 2"
     )
@@ -328,11 +333,11 @@ def test_among_many_cells_luck_is_not_a_condition() -> None:
     assert result.verdict == INCONCLUSIVE
 
 
-def test_many_cells_do_not_make_an_interval_claim_easier() -> None:
+def test_many_cells_do_not_make_an_interval_check_easier() -> None:
     values = normal(0, 50)
-    value = judge(claim("interval", value=0, paper_seeds=5), frame(values)).estimate.high * 1.02
+    value = judge(check("interval", value=0, paper_seeds=5), frame(values)).estimate.high * 1.02
     rows = [frame(values if lr else values + 50, lr=lr) for lr in range(20)]
-    result = judge(claim("interval", value=value, paper_seeds=5, conditions=("lr",)), *rows)
+    result = judge(check("interval", value=value, paper_seeds=5, conditions=("lr",)), *rows)
     assert HOLDS not in {cell.state for cell in result.cells}
 
 
@@ -340,31 +345,31 @@ def test_many_cells_do_not_make_an_interval_claim_easier() -> None:
 
 
 def test_nothing_measured_is_not_run_with_the_command() -> None:
-    one = claim("at_least", value=0, experiment="x", profiles=("quick", "full"))
+    one = check("at_least", value=0, experiment="x", profiles=("quick", "full"))
     result = judge(one, frame(normal(1, 9)))
     assert result.verdict == NOT_RUN and result.command == "make replicate-p PROFILE=quick ONLY=x"
     assert result.reason == "x has not been run"
 
 
 def test_a_profile_that_cannot_test_it_names_the_one_that_can() -> None:
-    one = claim("at_least", value=0, profiles=("paper", "full"), not_run_reason="needs a GPU")
+    one = check("at_least", value=0, profiles=("paper", "full"), not_run_reason="needs a GPU")
     result = judge(one, frame(normal(1, 9)))
     assert result.verdict == NOT_RUN and result.command == "make replicate-p PROFILE=paper ONLY=e"
     assert result.reason == "needs a GPU"
-    unexplained = claim("at_least", value=0, profiles=("full",))
+    unexplained = check("at_least", value=0, profiles=("full",))
     assert judge(unexplained, frame(normal(1, 9))).reason == "profile quick cannot test it"
 
 
 def test_a_metric_or_cell_that_is_missing_is_not_run() -> None:
-    other = judge(claim("at_least", value=0), frame(normal(1, 9), metric="other"))
+    other = judge(check("at_least", value=0), frame(normal(1, 9), metric="other"))
     assert other.verdict == NOT_RUN and "has not measured m (only other)" in other.reason
-    cell = judge(claim("at_least", value=0, select={"lr": 5}), frame(normal(1, 9), lr=1))
+    cell = judge(check("at_least", value=0, select={"lr": 5}), frame(normal(1, 9), lr=1))
     assert cell.verdict == NOT_RUN and "the selected rows of m" in cell.reason
 
 
 @pytest.mark.parametrize("kind", ["at_least", "interval", "direction"])
 def test_the_same_measurements_give_the_same_verdict(kind: str) -> None:
-    one = direction() if kind == "direction" else claim(kind, value=0.1, paper_seeds=5)
+    one = direction() if kind == "direction" else check(kind, value=0.1, paper_seeds=5)
     data = arms(normal(0.3, 15, 1), normal(0, 15, 2))
     assert judge(one, *data) == judge(one, *data)
 
@@ -373,27 +378,27 @@ def test_a_direction_may_ask_for_a_multiple() -> None:
     """Fewer steps than GRPO is one thing, under half of them another."""
     steps = [frame([6.0, 7, 8, 6, 7, 8], method="new"), frame([10.0, 11, 12, 10, 11, 12], method="old")]
     sides = {"better": {"method": "new"}, "worse": {"method": "old"}, "higher_is_better": False}
-    assert judge(claim("direction", **sides), *steps).verdict == REPRODUCED
-    assert judge(claim("direction", **sides, worse_factor=0.5), *steps).verdict == NOT_REPRODUCED
+    assert judge(check("direction", **sides), *steps).verdict == REPRODUCED
+    assert judge(check("direction", **sides, worse_factor=0.5), *steps).verdict == NOT_REPRODUCED
 
 
 def test_an_interval_is_compared_to_the_decimals_that_are_printed() -> None:
     tiny = frame([1e-6, 2e-6, 3e-6, 4e-6, 5e-6, 6e-6])
-    options = {"value": 0.0, "paper_seeds": 5, "min_seeds": 5}
-    assert judge(claim("interval", **options), tiny).verdict != REPRODUCED
-    assert judge(claim("interval", **options, decimals=4), tiny).verdict == REPRODUCED
+    options: dict[str, Any] = {"value": 0.0, "paper_seeds": 5, "min_seeds": 5}
+    assert judge(check("interval", **options), tiny).verdict != REPRODUCED
+    assert judge(check("interval", **options, decimals=4), tiny).verdict == REPRODUCED
 
 
 def test_a_strict_threshold_is_not_met_by_standing_on_it() -> None:
     still = frame([0.0] * 30)
-    assert judge(claim("at_least", value=0.0), still).verdict == REPRODUCED
-    assert judge(claim("at_least", value=0.0, strict=True), still).verdict == INCONCLUSIVE
-    assert judge(claim("at_least", value=0.0, strict=True), frame(normal(1.0, 30))).verdict == REPRODUCED
+    assert judge(check("at_least", value=0.0), still).verdict == REPRODUCED
+    assert judge(check("at_least", value=0.0, strict=True), still).verdict == INCONCLUSIVE
+    assert judge(check("at_least", value=0.0, strict=True), frame(normal(1.0, 30))).verdict == REPRODUCED
 
 
 @pytest.mark.parametrize("value", [0.9, 0.99])
 def test_few_seeds_that_agree_to_the_last_digit_decide_nothing(value: float) -> None:
     same = frame([0.9583] * 5)
-    assert judge(claim("at_least", value=value), same).verdict == INCONCLUSIVE
-    assert judge(claim("interval", value=value, paper_seeds=1), same).verdict == INCONCLUSIVE
-    assert "spread is unknown" in judge(claim("at_least", value=value), same).reason
+    assert judge(check("at_least", value=value), same).verdict == INCONCLUSIVE
+    assert judge(check("interval", value=value, paper_seeds=1), same).verdict == INCONCLUSIVE
+    assert "spread is unknown" in judge(check("at_least", value=value), same).reason
