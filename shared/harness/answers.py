@@ -64,10 +64,13 @@ def count_verdicts(verdicts: Iterable[str]) -> str:
 def _words(lines: Sequence[CheckLine], run: Sequence[CheckLine], rule: str) -> str:
     if len(lines) == 1:
         (line,) = run
-        return "; ".join(part for part in (line.ours, line.conditions) if part)
-    total = f"{len(run)} of {len(lines)} checks run" if len(run) < len(lines) else f"{len(lines)} checks"
-    if rule == "any":
-        holding = [line.check.statement.rstrip(".") for line in run if line.verdict == REPRODUCED]
-        if holding:
-            return f"{total}; {len(holding)} reproduced: {'; '.join(holding)}"
-    return f"{total}: {count_verdicts(line.verdict for line in run)}"
+        where = "" if line.verdict == REPRODUCED else line.conditions
+        return "; ".join(part for part in (line.ours, where) if part)
+    verdicts = [line.verdict for line in run]
+    total = f"{len(lines)} checks" if len(run) == len(lines) else f"{len(lines)} checks, {len(run)} of them run"
+    if verdicts.count(verdicts[0]) == len(verdicts):
+        return f"all of {total}"
+    holding = [line.check.statement.rstrip(".") for line in run if line.verdict == REPRODUCED]
+    if rule == "any" and holding:
+        return f"{len(holding)} of {total}: {'; '.join(holding)}"
+    return f"{count_verdicts(verdicts)} of {total}"

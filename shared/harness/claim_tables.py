@@ -71,10 +71,10 @@ def claims_table(outcomes: Sequence[ClaimOutcome], source: str) -> Table | None:
 
 
 def answer_text(answer: Answer | None, setting: str | None) -> str:
-    """`**reproduced**: 6 checks (tabular policy, 1,000 seeds)`; a dash where no check asks for the answer."""
+    """`**reproduced** (tabular policy, 1,000 seeds): all of 6 checks`; a dash where no check asks for the answer."""
     if answer is None:
         return NOT_ASKED
-    return f"**{answer.verdict}**: {answer.text}" + (f" ({setting})" if setting else "")
+    return f"**{answer.verdict}**" + (f" ({setting})" if setting else "") + f": {answer.text}"
 
 
 def checks_table(lines: Sequence[CheckLine]) -> Table:

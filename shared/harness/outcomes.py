@@ -31,8 +31,9 @@ CELL_COLUMNS = [
     *("probability", "probability_low", "probability_high", "reason"),
 ]
 CLAIM_COLUMNS = [
-    *("id", "source", "statement", "where", "reports", "published", "published_checks", "published_run"),
-    *("published_reason", "published_setting", "here", "here_checks", "here_run", "here_reason", "here_setting"),
+    *("id", "source", "statement", "where", "reports"),
+    *("published", "published_checks", "published_run", "published_reason", "published_setting", "published_command"),
+    *("here", "here_checks", "here_run", "here_reason", "here_setting", "here_command"),
 ]
 
 
@@ -128,7 +129,10 @@ def _claim_line(outcome: ClaimOutcome) -> list[Any]:
     claim = outcome.claim
     line = [claim.id, claim.source, claim.statement, claim.where, claim.reports or ""]
     for own, setting in ((outcome.published, claim.published_setting), (outcome.here, claim.here_setting)):
-        line += [own.verdict, own.checks, own.run, own.text, setting or ""] if own else ["", "", "", "", setting or ""]
+        if own is None:
+            line += ["", "", "", "", setting or "", ""]
+        else:
+            line += [own.verdict, own.checks, own.run, own.text, setting or "", own.command]
     return line
 
 

@@ -169,7 +169,11 @@ def test_readmes_are_filled_between_the_marks_from_the_most_complete_profile(toy
     build_report([Paper.load(toy)], results, root)
     text = (root / "README.md").read_text()
     assert text.startswith("above\n<!--") and text.endswith("-->\nbelow\n") and "stale" not in text
-    assert "New beats old." in text and "**reproduced under conditions**" in text and "**not run**: needs a day" in text
+    assert (
+        "New beats old." in text
+        and "**reproduced under conditions**" in text
+        and "**not run** (a model of 1 T parameters): needs a day" in text
+    )
     assert "toy-paper/identity" not in text  # claims alone on the front page, checks on the paper's own
     assert "toy-paper/identity" in (toy / "README.md").read_text()
     measure(toy, results, "full")
