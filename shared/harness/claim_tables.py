@@ -45,7 +45,8 @@ def _count_controls(verdicts: Sequence[str]) -> str:
 
 def counts_line(outcomes: Sequence[ClaimOutcome]) -> str:
     """The counts as one sentence."""
-    return "; ".join(f"{name}: {text}" for name, text in counts(outcomes)) + "."
+    text = "; ".join(f"{name}: {text}" for name, text in counts(outcomes)) + "."
+    return text[0].upper() + text[1:]
 
 
 def claims_table(outcomes: Sequence[ClaimOutcome], source: str) -> Table | None:

@@ -151,7 +151,7 @@ def findings(papers: Sequence[Paper], found: dict[str, list[ProfileResults]]) ->
         if table is not None:
             title = f"**{paper.facts.title}**" + (f" (arXiv:{paper.facts.arxiv})" if paper.facts.arxiv else "")
             page = f"replications/{paper.name}/README.md"
-            counted = f"Counts: {counts_line(outcomes)} [All checks]({page}#checks)."
+            counted = f"{counts_line(outcomes)} [All checks]({page}#checks)."
             parts += [f"{title}, `{paper.slug}`", markdown_table(table), counted]
     return "\n\n".join(parts) or "No results yet."
 

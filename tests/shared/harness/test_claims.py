@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -240,3 +241,15 @@ def test_the_papers_have_about_eight_claims_of_their_own(paper: str) -> None:
     loaded = Paper.load(Path(__file__).parents[3] / "replications" / paper)
     assert 6 <= sum(claim.source == "paper" for claim in loaded.claims) <= 12
     assert len((loaded.directory / "claims.toml").read_text(encoding="utf-8").splitlines()) < 900
+
+
+def test_the_example_of_the_manual_loads(tmp_path: Path) -> None:
+    manual = (Path(__file__).parents[3] / "replications" / "README.md").read_text(encoding="utf-8")
+    example = textwrap.dedent(manual.split("```toml\n")[1].split("   ```")[0])
+    (tmp_path / "claims.toml").write_text(example, encoding="utf-8")
+    grid = '[quick.tree.grid]\nn = [1, 2]\nmethod = ["new", "old"]\n'
+    (tmp_path / "profiles.toml").write_text(
+        f"[quick.tree]\nseeds = 5\n{grid}[full.tree]\nseeds = 5\n{grid.replace('quick', 'full')}"
+    )
+    facts, (claim,) = load_claims(tmp_path / "claims.toml", load_profiles(tmp_path / "profiles.toml"))
+    assert facts.slug == "some-paper" and [check.paper_value for check in claim.checks] == [0.35, 0.1]
