@@ -20,6 +20,7 @@ from replications.sigma_identity.controlled_run import (
     hardest_sets,
     r_squared,
 )
+from replications.sigma_identity.settings import ControlledRunSettings
 from shared.errors import ReplicationError
 from shared.harness.jobs import JobContext
 from shared.planning.solve_rates import load_solve_rates
@@ -43,7 +44,11 @@ SETTINGS: dict[str, Any] = {
 
 
 def rows(tmp_path: Path, seeds: int = 3, function: Any = controlled_run.controlled_run, **changes: Any) -> list[dict]:
-    return function({**SETTINGS, **changes}, range(seeds), JobContext(tmp_path / "job"))
+    return function(
+        ControlledRunSettings.parse({**SETTINGS, **changes}, "controlled-run"),
+        range(seeds),
+        JobContext(tmp_path / "job"),
+    )
 
 
 def per_seed(found: list[dict]) -> pd.DataFrame:
