@@ -176,8 +176,8 @@ def batch(settings, seeds, context):
 
 
 EXPERIMENTS = {
-    "draw": Experiment(draw, "draws from three generators", DrawSettings),
-    "batch": Experiment(batch, "all seeds at once", BatchSettings, seeds_at_once=True),
+    "draw": Experiment(draw, "draws from three generators", settings=DrawSettings),
+    "batch": Experiment(batch, "all seeds at once", settings=BatchSettings, seeds_at_once=True),
 }
 """
 

@@ -139,7 +139,8 @@ def test_a_wrong_step_advantage_is_noticed_on_rollouts_too(
 ) -> None:
     monkeypatch.setattr(theorem, "step_advantages", population)
     torch.manual_seed(0)
-    assert theorem.model_rollouts({**ROLLOUTS, "groups": 1}, 0, context)["gradient_error"] > 1e-2
+    settings = TheoremSettings(**{**ROLLOUTS, "groups": 1})
+    assert theorem.model_rollouts(settings, 0, context)["gradient_error"] > 1e-2
 
 
 def test_equal_prefixes_agree_to_float64_in_whatever_row_they_stand() -> None:

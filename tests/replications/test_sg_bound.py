@@ -205,7 +205,7 @@ def test_weights_of_mean_one_divide_by_the_mean_and_grpo_has_none() -> None:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     rows = []
     for labels, method in (("sums", "grpo"), ("sums", "sharpness"), ("shuffled", "grpo")):
-        settings = BoundSettings(**SETTINGS, labels=labels, method=method)
+        settings = BoundSettings(**{**SETTINGS, "labels": labels, "method": method})
         context = JobContext(tmp_path_factory.mktemp("bound") / "job")
         found = bound.sharpness_bound(settings, range(2), context)
         rows += [{"labels": labels, "method": method, "train_size": 10, **row} for row in found]

@@ -195,7 +195,7 @@ def test_a_wrong_prediction_of_silent_groups_shows(tmp_path: Path, monkeypatch: 
 
 
 def test_clear_errors(tmp_path: Path) -> None:
-    with pytest.raises(ReplicationError, match="method must be one of"):
+    with pytest.raises(ReplicationError, match="method = 'reinforce'"):
         rows(tmp_path, method="reinforce")
     with pytest.raises(ReplicationError, match=r"group_size.*profiles.toml"):
         rows(tmp_path, group_size=1000)

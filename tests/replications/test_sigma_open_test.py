@@ -261,14 +261,12 @@ def frame(rows: list[Row], experiment: str, **columns: Any) -> pd.DataFrame:
 
 
 def test_prompts_spread_over_the_ranges_and_belong_to_the_seed() -> None:
-    problems, _ = open_test.open_problems(OpenTestSettings(**{**SMALL, "prompts": 12, "highs": [3, 99]}), 0)
+    settings = OpenTestSettings(**{**SMALL, "prompts": 12, "highs": [3, 99]})
+    problems, _ = open_test.open_problems(settings, 0)
     pairs = list(zip(problems["a"], problems["b"], strict=True))
     assert len(set(pairs)) == 12
     assert all(max(pair) <= 3 for pair in pairs[:6]) and max(max(pair) for pair in pairs[6:]) > 20
-    assert (
-        problems["prompt"]
-        != open_test.open_problems(OpenTestSettings(**{**SMALL, "prompts": 12, "highs": [3, 99]}), 1)[0]["prompt"]
-    )
+    assert problems["prompt"] != open_test.open_problems(settings, 1)[0]["prompt"]
 
 
 def test_the_training_run_is_compared_through_its_own_log(sharp: str, tmp_path: Path) -> None:

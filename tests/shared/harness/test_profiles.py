@@ -27,7 +27,6 @@ from shared.settings import Settings
         ("[quick.e]\nseeds = 1\nworkers = 1.5", "'workers' must be a whole number"),
         ("[quick.e]\nseeds = 1\nseed = 4", "reserved name"),
         ("[quick.e]\nseeds = 1\nlr = nan", "not a finite number"),
-        ("[quick.e]\nseeds = 1\n[quick.e.grit]\nlr = [1]", "'grit' must be text"),
         ("[quick.e]\nseeds = 1\n[quick.e.grid]\nlr = 1", "a list of at least one value"),
         ("[quick.e]\nseeds = 1\n[quick.e.grid]\nlr = []", "a list of at least one value"),
         ("[quick.e]\nseeds = 1\n[quick.e.grid]\nlr = [1, 1]", "written twice"),
