@@ -91,7 +91,6 @@ budget_minutes = 1
 seeds = 3
 workers = 2
 scale = 2.0
-unused = "knob"
 [quick.draw.grid]
 kind = ["a", "b"]
 [quick.batch]
@@ -105,7 +104,6 @@ description = "a test"
 [smoke.draw]
 seeds = 1
 scale = 2.0
-unused = "knob"
 [smoke.draw.grid]
 kind = ["a"]
 
@@ -114,7 +112,6 @@ description = "everything"
 [full.draw]
 seeds = 3
 scale = 2.0
-unused = "knob"
 [full.draw.grid]
 kind = ["a", "b"]
 [full.batch]
@@ -129,7 +126,6 @@ requires = "gpu"
 [gpu.draw]
 seeds = 1
 scale = 1.0
-unused = "knob"
 """
 
 EXPERIMENTS = """
@@ -141,26 +137,37 @@ import torch
 
 from shared.errors import ReplicationError
 from shared.harness.runs import Experiment
+from shared.settings import Settings
 
 HERE = Path(__file__).parent
 
 
+class DrawSettings(Settings):
+    scale: float
+    kind: str = "a"
+
+
+class BatchSettings(Settings):
+    lr: float
+    method: str
+
+
 def draw(settings, seed, context):
     with open(HERE / "calls.txt", "a") as calls:
-        calls.write(f"draw {settings['kind']} {seed} {os.getpid()}\\n")
+        calls.write(f"draw {settings.kind} {seed} {os.getpid()}\\n")
     print("words on the terminal")
     if (HERE / "fail").exists() and seed == 1:
         raise RuntimeError("seed 1 is broken")
     if (HERE / "stop").exists():
         raise ReplicationError("The hub cannot be reached.")
-    if (HERE / "die").exists() and seed == 1 and settings["kind"] == "a":
+    if (HERE / "die").exists() and seed == 1 and settings.kind == "a":
         os.kill(os.getpid(), signal.SIGKILL)
     delay = float((HERE / "delay").read_text()) if (HERE / "delay").exists() else 0.0
     for part in range(10):
         context.progress(part / 10)
         time.sleep(delay / 10)
     values = [random.random(), np.random.random(), torch.rand(1).item()]
-    rows = [{"metric": name, "value": settings["scale"] * value} for name, value in zip(("py", "np", "torch"), values)]
+    rows = [{"metric": name, "value": settings.scale * value} for name, value in zip(("py", "np", "torch"), values)]
     rows.append({"metric": "residual", "value": 0.0})
     rows.append({"metric": "threads", "value": torch.get_num_threads()})
     rows.append({"metric": "omp", "value": int(os.environ["OMP_NUM_THREADS"])})
@@ -170,10 +177,10 @@ def draw(settings, seed, context):
 
 def batch(settings, seeds, context):
     with open(HERE / "calls.txt", "a") as calls:
-        calls.write(f"batch {settings['lr']} {settings['method']} {os.getpid()}\\n")
+        calls.write(f"batch {settings.lr:g} {settings.method} {os.getpid()}\\n")
     (context.directory / "log.txt").write_text("kept")
-    better = settings["method"] == "new"
-    if settings["lr"] == 1:
+    better = settings.method == "new"
+    if settings.lr == 1:
         better = not better
     return [
         {"metric": "score", "value": better + np.random.default_rng(seed).normal() * 0.01 + step, "seed": seed,
@@ -183,8 +190,8 @@ def batch(settings, seeds, context):
 
 
 EXPERIMENTS = {
-    "draw": Experiment(draw, "draws from three generators"),
-    "batch": Experiment(batch, "all seeds at once", seeds_at_once=True),
+    "draw": Experiment(draw, "draws from three generators", settings=DrawSettings),
+    "batch": Experiment(batch, "all seeds at once", settings=BatchSettings, seeds_at_once=True),
 }
 """
 

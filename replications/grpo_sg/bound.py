@@ -30,13 +30,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from scipy.stats import rankdata
 from torch import Tensor
 
+from replications.grpo_sg.settings import BoundSettings
 from replications.grpo_sg.small_policy import START, AdditionPolicies, digits_of_sums, gradients
 from shared.harness.jobs import JobContext, Row
 from shared.theory.confidence_weights import sharpness_weights
@@ -220,7 +220,7 @@ def surrogate(
 # --- the experiment ---------------------------------------------------------------------------------------------------
 
 
-def sharpness_bound(settings: dict[str, Any], seeds: range, context: JobContext) -> list[Row]:
+def sharpness_bound(settings: BoundSettings, seeds: range, context: JobContext) -> list[Row]:
     """Trains `replicates` policies per seed on the seed's `train_size` prompts; every term at `checkpoints`.
 
     Settings: `method` (of `METHODS`), `labels` ("sums" or "shuffled"), `train_size`, `base`, `hidden`, `noise` (of the
@@ -228,25 +228,23 @@ def sharpness_bound(settings: dict[str, Any], seeds: range, context: JobContext)
     their lower bound), `steps`, `lr` (Adam), `prompts_per_step`, `group_size`, `checkpoints`, `radii`. Rows by seed
     and step: see `evaluate`.
     """
-    method, replicates = settings["method"], settings["replicates"]
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
-    policies = AdditionPolicies(settings["base"], settings["hidden"], settings["noise"], settings["head_shift"])
-    population = draw_population(settings["base"], settings["train_size"], settings["labels"], seeds, replicates)
+    method, replicates = settings.method, settings.replicates
+    policies = AdditionPolicies(settings.base, settings.hidden, settings.noise, settings.head_shift)
+    population = draw_population(settings.base, settings.train_size, settings.labels, seeds, replicates)
     starts = [policies.initial(replicates, torch.Generator().manual_seed(31 * seed + 3)) for seed in seeds]
     theta = torch.cat(starts).requires_grad_()
-    optimizer = torch.optim.Adam([theta], lr=settings["lr"])
+    optimizer = torch.optim.Adam([theta], lr=settings.lr)
     draws = Draws(seeds, replicates)
-    sizes = settings["group_size"], settings["prompts_per_step"]
+    sizes = settings.group_size, settings.prompts_per_step
     rows: list[Row] = []
-    for step in range(settings["steps"] + 1):
-        if step in settings["checkpoints"]:
-            values = evaluate(policies, theta, population, settings["radii"])
+    for step in range(settings.steps + 1):
+        if step in settings.checkpoints:
+            values = evaluate(policies, theta, population, settings.radii)
             rows += _rows_of(values, seeds, replicates, step)
         optimizer.zero_grad()
         surrogate(policies, theta, population, method, *sizes, draws).sum().backward()
         optimizer.step()
-        context.progress(step / settings["steps"])
+        context.progress(step / settings.steps)
     return rows
 
 

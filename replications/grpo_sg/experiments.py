@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from replications.grpo_sg.small_settings import SMALL_DEFAULTS
+from replications.grpo_sg import settings
 from shared.harness.jobs import Experiment, deferred
-from shared.training.settings import DEFAULTS
 
 _later = partial(deferred, "replications.grpo_sg")
 _SMALL = _later("training_small", "training_small")
@@ -18,42 +17,56 @@ EXPERIMENTS: dict[str, Experiment] = {
     "token-gradients": Experiment(
         _later("token_gradients", "token_gradients"),
         "gradient norms of single tokens against their probability, exact and as measured",
+        settings.TokenGradientsSettings,
         seeds_at_once=True,
     ),
     "sharpness-bound": Experiment(
-        _later("bound", "sharpness_bound"), "the terms of Theorem 3.3 on small policies", seeds_at_once=True
+        _later("bound", "sharpness_bound"),
+        "the terms of Theorem 3.3 on small policies",
+        settings.BoundSettings,
+        seeds_at_once=True,
     ),
     "identifiability": Experiment(
-        _later("identifiability", "identifiability"), "weights and gradients when the head's logits are shifted"
+        _later("identifiability", "identifiability"),
+        "weights and gradients when the head's logits are shifted",
+        settings.IdentifiabilitySettings,
     ),
     "training-small": Experiment(
-        _SMALL, "every method from the same start, on a small transformer that can half add", defaults=SMALL_DEFAULTS
+        _SMALL, "every method from the same start, on a small transformer that can half add", settings.SmallSettings
     ),
-    "training-small-lr": Experiment(_SMALL, "the same at other learning rates", defaults=SMALL_DEFAULTS),
+    "training-small-lr": Experiment(_SMALL, "the same at other learning rates", settings.SmallSettings),
     "training-small-best": Experiment(
         _later("training_small", "training_small_best"),
         "the same, each method at its own best learning rate",
+        settings.SmallBestSettings,
         seeds_at_once=True,
-        defaults=SMALL_DEFAULTS,
     ),
-    "training-small-sgd": Experiment(_SMALL, "the same under SGD without clipping", defaults=SMALL_DEFAULTS),
+    "training-small-sgd": Experiment(_SMALL, "the same under SGD without clipping", settings.SmallSettings),
     "identifiability-training": Experiment(
-        _later("training_small", "identifiability_training"), "training with shifted logits", defaults=SMALL_DEFAULTS
+        _later("training_small", "identifiability_training"),
+        "training with shifted logits",
+        settings.ShiftedTrainingSettings,
     ),
     "sensitivity": Experiment(
-        _later("training_small", "sensitivity"), "the constants of the weight, one at a time", defaults=SMALL_DEFAULTS
+        _later("training_small", "sensitivity"),
+        "the constants of the weight, one at a time",
+        settings.SensitivitySettings,
     ),
-    "placement": Experiment(_SMALL, "inside or outside the clip, KL weighted or not", defaults=SMALL_DEFAULTS),
+    "placement": Experiment(_SMALL, "inside or outside the clip, KL weighted or not", settings.SmallSettings),
     "training": Experiment(
         _later("training", "training"),
         "every method from the same start, language model on addition",
-        defaults=DEFAULTS,
+        settings.AdditionTrainingSettings,
     ),
     "training-kk": Experiment(
-        _later("training_kk", "training_kk"), "Knights & Knaves after a supervised start", defaults=DEFAULTS
+        _later("training_kk", "training_kk"),
+        "Knights & Knaves after a supervised start",
+        settings.PuzzleTrainingSettings,
     ),
     "training-maths": Experiment(
-        _later("training_maths", "training_maths"), "the paper's models on mathematics", defaults=DEFAULTS
+        _later("training_maths", "training_maths"), "the paper's models on mathematics", settings.MathsTrainingSettings
     ),
-    "agentic-qa": Experiment(_later("training_maths", "agentic_qa"), "not implemented: says what is missing"),
+    "agentic-qa": Experiment(
+        _later("training_maths", "agentic_qa"), "not implemented: says what is missing", settings.AgenticSettings
+    ),
 }

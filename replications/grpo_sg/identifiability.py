@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from replications.grpo_sg.settings import IdentifiabilitySettings
 from replications.grpo_sg.token_gradients import spearman
 from shared.errors import ReplicationError
 from shared.harness.jobs import JobContext, Row
@@ -251,7 +252,7 @@ def gradient_rows(gradient: GroupGradient, shifts: Sequence[float], scales: Sequ
 # --- the experiment ---------------------------------------------------------------------------------------------------
 
 
-def identifiability(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
+def identifiability(settings: IdentifiabilitySettings, seed: int, context: JobContext) -> list[Row]:
     """Weights of a seed's sampled tokens under shifts and scales, and the gradient of its first mixed group.
 
     Settings: `prompts` and `group_size` per seed; `shifts` and `scales` for the weights, `gradient_shifts` and
@@ -260,19 +261,19 @@ def identifiability(settings: dict[str, Any], seed: int, context: JobContext) ->
     itself: `policy_change`, the largest change of a log-probability, and `raw_shift_error`, of a raw logit beyond the
     shift.
     """
-    model, tokenizer = catalog.load(settings["model"])
+    model, tokenizer = catalog.load(settings.model)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     groups = _sampled_groups(model, tokenizer, settings, seed)
     context.progress(0.4)
     tokens = [_token_numbers(model, group) for group in groups]
     raw, logp = (np.concatenate(column) for column in zip(*tokens, strict=True))
-    values = weight_rows(raw, logp, settings["shifts"], settings["scales"]) | inert_signals(raw, logp)
+    values = weight_rows(raw, logp, settings.shifts, settings.scales) | inert_signals(raw, logp)
     place = next(i for i, group in enumerate(groups) if group.mixed)
     chosen = groups[place]
     # The largest shift upwards: subtracting may lose no digit in float32, and the check would see no rounding.
-    values |= _head_shift(model, chosen, *tokens[place], max(settings["shifts"]))
+    values |= _head_shift(model, chosen, *tokens[place], max(settings.shifts))
     context.progress(0.5)
-    values |= gradient_rows(GroupGradient(model, chosen), settings["gradient_shifts"], settings["gradient_scales"])
+    values |= gradient_rows(GroupGradient(model, chosen), settings.gradient_shifts, settings.gradient_scales)
     values["groups"] = float(len(groups))
     return [{"metric": name, "value": value} for name, value in values.items()]
 
@@ -294,15 +295,15 @@ def _head_shift(model: Any, group: Group, raw: np.ndarray, logp: np.ndarray, c: 
     }
 
 
-def _sampled_groups(model: Any, tokenizer: Any, settings: dict[str, Any], seed: int) -> list[Group]:
+def _sampled_groups(model: Any, tokenizer: Any, settings: IdentifiabilitySettings, seed: int) -> list[Group]:
     """Groups of the seed's prompts; more prompts are drawn, a bounded number of times, until some group is mixed."""
-    count = settings["prompts"]
+    count = settings.prompts
     problems = addition_problems(
         count * _WAVES,
         seed=seed,
-        low=settings["low"],
-        high=settings["high"],
-        system_message=settings["system_message"],
+        low=settings.low,
+        high=settings.high,
+        system_message=settings.system_message,
     )
     generator = torch.Generator().manual_seed(2_511_500 + seed)
     groups: list[Group] = []
@@ -317,12 +318,12 @@ def _sampled_groups(model: Any, tokenizer: Any, settings: dict[str, Any], seed: 
             model,
             tokenizer,
             [problem["prompt"] for problem in wave],
-            settings["group_size"],
-            max_new_tokens=settings["max_new_tokens"],
+            settings.group_size,
+            max_new_tokens=settings.max_new_tokens,
             generator=generator,
         )
         for problem, sample in zip(wave, samples, strict=True):
-            groups.append(group_of(sample, _rewards(sample, tokenizer, problem["answer"], settings["reward"])))
+            groups.append(group_of(sample, _rewards(sample, tokenizer, problem["answer"], settings.reward)))
     return groups
 
 

@@ -24,6 +24,7 @@ import torch
 from scipy.stats import rankdata
 from torch import Tensor
 
+from replications.grpo_sg.settings import TokenGradientsSettings
 from shared.errors import ReplicationError
 from shared.harness.jobs import JobContext, Row
 from shared.models import catalog
@@ -231,7 +232,7 @@ def spaced(length: int, count: int) -> list[int]:
 # --- the experiment ---------------------------------------------------------------------------------------------------
 
 
-def token_gradients(settings: dict[str, Any], seeds: range, context: JobContext) -> list[Row]:
+def token_gradients(settings: TokenGradientsSettings, seeds: range, context: JobContext) -> list[Row]:
     """Checks and measured norms on completions that the model samples: one value per seed, then all seeds together.
 
     A seed has problems and completions of its own. The closed form is checked on every token; norms of hidden-state and
@@ -240,25 +241,25 @@ def token_gradients(settings: dict[str, Any], seeds: range, context: JobContext)
     (`token_*`, numbered by `step`).
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model, tokenizer = catalog.load(settings["model"])
+    model, tokenizer = catalog.load(settings.model)
     model.to(device)
-    count = settings["tokens_per_completion"]
+    count = settings.tokens_per_completion
     rows: list[Row] = []
     every: list[Columns] = []
     for place, seed in enumerate(seeds):
         problems = addition_problems(
-            settings["completions"],
+            settings.completions,
             seed=seed,
-            low=settings["low"],
-            high=settings["high"],
-            system_message=settings["system_message"],
+            low=settings.low,
+            high=settings.high,
+            system_message=settings.system_message,
         )
         samples = sample_completions(
             model,
             tokenizer,
             [problem["prompt"] for problem in problems],
             1,
-            max_new_tokens=settings["max_new_tokens"],
+            max_new_tokens=settings.max_new_tokens,
             generator=torch.Generator().manual_seed(2_511_000 + seed),
         )
         checks: list[dict[str, float]] = []

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import torch
 from datasets import Dataset
 from torch.nn.functional import cross_entropy
 
+from replications.grpo_sg.settings import PuzzleTrainingSettings
 from replications.grpo_sg.training import comparison_rows
 from shared.harness.jobs import JobContext, Row, row
 from shared.models import catalog
@@ -28,7 +28,7 @@ _FORMAT = 1  # raise when the same settings should give another start
 _IGNORED = -100
 
 
-def training_kk(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
+def training_kk(settings: PuzzleTrainingSettings, seed: int, context: JobContext) -> list[Row]:
     """One method on puzzles with `people` (a list of numbers, mixed), after `warm_steps` supervised steps.
 
     Settings beyond those of `training`: `people`, `reward` ("strict" or "shaped"), `warm_steps`, `warm_batch`,
@@ -36,11 +36,11 @@ def training_kk(settings: dict[str, Any], seed: int, context: JobContext) -> lis
     "people_<n>"; `kk_accuracy`, the mean over numbers of people at the end, all by strict accuracy; `shared_puzzles`,
     how many puzzles training and validation share up to renaming (0).
     """
-    people = settings["people"]
+    people = settings.people
     tasks = {n: _task(settings, [n], seed) for n in people}
     task = _task(settings, people, seed)
-    name = settings["model"]
-    if settings["warm_steps"]:
+    name = settings.model
+    if settings.warm_steps:
         name = str(warm_start(settings, seed))
     model, tokenizer = catalog.load(name)
     sets = {f"people_{n}": each.validation for n, each in tasks.items()}
@@ -51,25 +51,25 @@ def training_kk(settings: dict[str, Any], seed: int, context: JobContext) -> lis
     return rows
 
 
-def _task(settings: Mapping[str, Any], people: list[int], seed: int) -> Task:
+def _task(settings: PuzzleTrainingSettings, people: list[int], seed: int) -> Task:
     return load_task(
         "knights-and-knaves",
         people=people,
-        train_size=settings["train_size"],
-        validation_size=settings["validation_size"],
-        reward=settings["reward"],
-        system_message=settings["system_message"],
+        train_size=settings.train_size,
+        validation_size=settings.validation_size,
+        reward=settings.reward,
+        system_message=settings.system_message,
         seed=seed,
     )
 
 
-def warm_start(settings: Mapping[str, Any], seed: int) -> Path:
+def warm_start(settings: PuzzleTrainingSettings, seed: int) -> Path:
     """Directory of the model after its supervised steps, made once for all methods of a seed and kept in the cache.
 
     As large as the model itself. Raises ReplicationError when the cache cannot be written, and as `catalog.load` does.
     """
     keys = ("model", "people", "train_size", "validation_size", "reward", "system_message", "warm_steps", "warm_batch")
-    identity = {key: settings[key] for key in (*keys, "warm_lr", "precision")}
+    identity = {key: getattr(settings, key) for key in (*keys, "warm_lr", "precision")}
     identity |= {"seed": seed, "format": _FORMAT, "torch": torch.__version__}
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
     return catalog.made_once(
@@ -79,16 +79,16 @@ def warm_start(settings: Mapping[str, Any], seed: int) -> Path:
     )
 
 
-def taught_form(settings: Mapping[str, Any], seed: int) -> tuple[Any, Any]:
+def taught_form(settings: PuzzleTrainingSettings, seed: int) -> tuple[Any, Any]:
     """The model after `warm_steps` steps of AdamW on `warm_batch` training puzzles each, and its tokenizer."""
-    model, tokenizer = catalog.load(settings["model"])
+    model, tokenizer = catalog.load(settings.model)
     model.to("cuda" if torch.cuda.is_available() else "cpu").train()
-    rows = encoded(_task(settings, settings["people"], seed).train, tokenizer)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=settings["warm_lr"], weight_decay=0.0)
+    rows = encoded(_task(settings, settings.people, seed).train, tokenizer)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.warm_lr, weight_decay=0.0)
     draw = np.random.default_rng([4, seed])
-    for _ in range(settings["warm_steps"]):
-        batch = [rows[i] for i in draw.integers(len(rows), size=settings["warm_batch"])]
-        with autocast(model, settings["precision"]):
+    for _ in range(settings.warm_steps):
+        batch = [rows[i] for i in draw.integers(len(rows), size=settings.warm_batch)]
+        with autocast(model, settings.precision):
             loss = _answer_loss(model, batch)
         optimizer.zero_grad()
         loss.backward()

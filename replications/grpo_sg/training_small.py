@@ -15,15 +15,19 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from replications.grpo_sg.identifiability import shift_head
-from replications.grpo_sg.small_settings import complete
-from replications.grpo_sg.training import APART
+from replications.grpo_sg.settings import (
+    SensitivitySettings,
+    ShiftedTrainingSettings,
+    SmallBestSettings,
+    SmallSettings,
+)
 from replications.grpo_sg.training_metrics import run_rows, weights
 from shared.harness.jobs import JobContext, Row, row
 from shared.models import catalog
@@ -31,10 +35,8 @@ from shared.models.small_transformer import PROBE, answers, encode, problems, sm
 from shared.tasks.addition import addition_reward
 from shared.training.comparison import MethodRun, run_method
 from shared.training.run import passes
-from shared.training.settings import trainer_settings
 
 SETS = ("held_out", "train", "longer")
-RUN = ("rollouts", "eval_every")
 SELECTION = 1000
 """Seeds from here on choose learning rates; they are never reported."""
 
@@ -52,13 +54,13 @@ class SmallRun(MethodRun):
 
 
 def small_run(
-    settings: Mapping[str, Any],
+    settings: SmallSettings,
     seed: int,
     progress: Callable[[float], None] | None = None,
     shift: float = 0.0,
     sampling_seed: int | None = None,
 ) -> SmallRun:
-    """Train the start of `seed` by `settings["method"]` on `settings["rollouts"]` rollouts; `settings` are complete.
+    """Train the start of `seed` by the settings' method on `rollouts` rollouts.
 
     `equal = "steps"` in place of "samples" gives a method with two optimizer steps per rollout half the rollouts.
     `shift` is added to all logits. `sampling_seed`, if given, decides prompts and samples in place of `seed`.
@@ -69,8 +71,7 @@ def small_run(
     model, tokenizer = catalog.load(str(small_start(settings, seed)))
     if shift:
         shift_head(model, shift)
-    chosen = trainer_settings(settings, APART)
-    repeats = 1 if settings["equal"] == "samples" else passes(chosen)
+    repeats = 1 if settings.equal == "samples" else passes(settings)
 
     def look(policy: Any) -> dict[str, float]:
         found = {name: answers(policy, *part) for name, part in parts.items()}
@@ -79,14 +80,14 @@ def small_run(
 
     with tempfile.TemporaryDirectory(prefix="small-run-") as scratch:
         run = run_method(
-            chosen,
+            settings,
             seed if sampling_seed is None else sampling_seed,
             (model, tokenizer),
             data.train,
             [addition_reward],
             look,
-            rollouts=settings["rollouts"] // repeats,
-            eval_every=settings["eval_every"],
+            rollouts=settings.rollouts // repeats,
+            eval_every=settings.eval_every,
             directory=scratch,
             progress=progress,
         )
@@ -95,12 +96,12 @@ def small_run(
     return SmallRun(**vars(run), solved=solved, probabilities=probabilities)
 
 
-def planned_completions(settings: Mapping[str, Any]) -> int:
+def planned_completions(settings: SmallSettings) -> int:
     """Completions that every method of a comparison at equal samples may sample."""
-    return settings["rollouts"] * settings["prompts_per_step"] * settings["group_size"]
+    return settings.rollouts * settings.prompts_per_step * settings.group_size
 
 
-def small_rows(run: SmallRun, settings: Mapping[str, Any]) -> list[Row]:
+def small_rows(run: SmallRun, settings: SmallSettings) -> list[Row]:
     """The rows of one run: its curves by rollout, their summaries, and those of `run_rows`."""
     rows = [row(name, value, step) for name, curve in run.curves.items() for step, value in curve]
     rows += [
@@ -113,34 +114,32 @@ def small_rows(run: SmallRun, settings: Mapping[str, Any]) -> list[Row]:
         row("final_longer_accuracy", run.final("longer_accuracy")),
         row("longer_change", run.final("longer_accuracy") - run.values("longer_accuracy")[0]),
     ]
-    return rows + run_rows(run.history, planned_completions(settings), settings["eval_every"])
+    return rows + run_rows(run.history, planned_completions(settings), settings.eval_every)
 
 
-def training_small(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
-    """One method from the start of a seed. Settings: those of `SMALL_DEFAULTS`, `rollouts` and `eval_every` (rollouts).
+def training_small(settings: SmallSettings, seed: int, context: JobContext) -> list[Row]:
+    """One method from the start of a seed.
 
     By step (rollouts): `held_out_accuracy`, `train_accuracy` (of a probe), `longer_accuracy` (greedy answers), and
     `held_out_solve_rate`, the exact chance that a sampled answer is right. Without step: their values at the end
     (`final_*`; `final_accuracy` is of held-out problems), `mean_accuracy` over all looks, `peak_accuracy`,
     `longer_change` from start to end, and everything of `training_metrics.run_rows`.
     """
-    s = complete(settings, *RUN)
-    return small_rows(small_run(s, seed, context.progress), s)
+    return small_rows(small_run(settings, seed, context.progress), settings)
 
 
-def training_small_best(settings: dict[str, Any], seeds: range, context: JobContext) -> list[Row]:
+def training_small_best(settings: SmallBestSettings, seeds: range, context: JobContext) -> list[Row]:
     """One method at its own best learning rate of `lrs`, chosen on `selection_seeds` other seeds.
 
     Chosen is the highest mean final accuracy on held-out problems over those seeds; rows are of the reported seeds
     (`seed`), and `best_lr` and `selection/<lr>` of none.
     """
-    lrs, others = settings["lrs"], range(SELECTION, SELECTION + settings["selection_seeds"])
-    base = complete(settings, *RUN)
+    lrs, others = settings.lrs, range(SELECTION, SELECTION + settings.selection_seeds)
     total, done = len(lrs) * len(others) + len(seeds), 0
 
     def run(lr: float, seed: int) -> SmallRun:
         nonlocal done
-        result = small_run({**base, "lr": lr}, seed)
+        result = small_run(SmallSettings.of(settings, lr=lr), seed)
         done += 1
         context.progress(done / total)
         return result
@@ -149,11 +148,11 @@ def training_small_best(settings: dict[str, Any], seeds: range, context: JobCont
     best = max(found, key=lambda lr: found[lr])
     rows = [row("best_lr", best), *(row(f"selection/{lr:g}", value) for lr, value in found.items())]
     for seed in seeds:
-        rows += [{**measured, "seed": seed} for measured in small_rows(run(best, seed), base)]
+        rows += [{**measured, "seed": seed} for measured in small_rows(run(best, seed), settings)]
     return rows
 
 
-def identifiability_training(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
+def identifiability_training(settings: ShiftedTrainingSettings, seed: int, context: JobContext) -> list[Row]:
     """Training when every logit is shifted by a constant, which leaves the policy as it is: for GRPO and `method`.
 
     `shifts` are tried with `method`; GRPO is run without a shift, with the last of them, and without one but other
@@ -164,14 +163,13 @@ def identifiability_training(settings: dict[str, Any], seed: int, context: JobCo
     method shifted by c against itself without a shift) and `<c>_to_grpo`. Also by shift: `final_accuracy`,
     `weight_mean`, `weight_share_between`, `weight_inert` and `grad_norm_ratio`, the median norm over that of GRPO.
     """
-    shifts = settings["shifts"]
-    base = complete(settings, *RUN)
+    shifts = settings.shifts
     total, done = 3 + 1 + len(shifts), 0
 
     def run(method: str, shift: float = 0.0, **options: Any) -> SmallRun:
         nonlocal done
         plain = {"alpha": None, "tau": None, "mu": None, "lower": None, "upper": None} if method == "grpo" else {}
-        result = small_run({**base, **plain, "method": method}, seed, shift=shift, **options)
+        result = small_run(settings.changed(method=method, **plain), seed, shift=shift, **options)
         done += 1
         context.progress(done / total)
         return result
@@ -181,13 +179,13 @@ def identifiability_training(settings: dict[str, Any], seed: int, context: JobCo
         "grpo_shift": (run("grpo", shifts[-1]), grpo),
         "grpo_reseeded": (run("grpo", sampling_seed=seed + SELECTION), grpo),
     }
-    own = {0.0: run(settings["method"]), **{c: run(settings["method"], c) for c in shifts}}
+    own = {0.0: run(settings.method), **{c: run(settings.method, c) for c in shifts}}
     rows = []
     for c, result in own.items():
         if c:
             pairs[f"{c:g}"] = (result, own[0.0])
         pairs[f"{c:g}_to_grpo"] = (result, grpo)
-        measured = {entry["metric"]: entry["value"] for entry in small_rows(result, base) if "step" not in entry}
+        measured = {entry["metric"]: entry["value"] for entry in small_rows(result, settings) if "step" not in entry}
         for name in ("final_accuracy", "weight_mean", "weight_share_between", "weight_inert"):
             rows.append(row(f"{name}/{c:g}", measured[name]))
         median = statistics.median(entry["grad_norm"] for entry in grpo.history)
@@ -198,7 +196,7 @@ def identifiability_training(settings: dict[str, Any], seed: int, context: JobCo
     return rows
 
 
-def sensitivity(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
+def sensitivity(settings: SensitivitySettings, seed: int, context: JobContext) -> list[Row]:
     """`method` with one constant moved at a time: `alphas`, `taus`, `mus`, `lowers`, `uppers` in place of its own.
 
     For each `<option>=<value>`: `accuracy_change/...`, `train_change/...` and `solve_rate_change/...`, the final value
@@ -206,13 +204,18 @@ def sensitivity(settings: dict[str, Any], seed: int, context: JobContext) -> lis
     `weight_mean/...` and `weight_share_between/...`. `accuracy_change/other_samples`: what another sampling seed does
     to the method as it is, a yardstick. `final_accuracy`: of the method as it is.
     """
-    lists = {"alpha": "alphas", "tau": "taus", "mu": "mus", "lower": "lowers", "upper": "uppers"}
-    moved = {f"{option}={value:g}": {option: value} for option, key in lists.items() for value in settings[key]}
-    base = complete(settings, *RUN)
+    lists = {
+        "alpha": settings.alphas,
+        "tau": settings.taus,
+        "mu": settings.mus,
+        "lower": settings.lowers,
+        "upper": settings.uppers,
+    }
+    moved = {f"{option}={value:g}": {option: value} for option, values in lists.items() for value in values}
     total = len(moved) + 2
 
     def run(position: int, changes: dict[str, Any], sampling_seed: int | None = None) -> SmallRun:
-        result = small_run({**base, **changes}, seed, sampling_seed=sampling_seed)
+        result = small_run(settings.changed(**changes), seed, sampling_seed=sampling_seed)
         context.progress((position + 1) / total)
         return result
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from replications.lambda_grpo import table1, table2_intervals
+from replications.lambda_grpo import settings, table1, table2_intervals
 from shared.harness.jobs import Experiment, deferred
-from shared.training.settings import DEFAULTS
 
 _later = partial(deferred, "replications.lambda_grpo")
 
@@ -17,40 +16,49 @@ EXPERIMENTS: dict[str, Experiment] = {
     "theorem": Experiment(
         _later("theorem", "theorem"),
         "L_PRM = L_GRPO in value and gradient, float64, with controls that must fail",
+        settings.TheoremSettings,
         version=2,
     ),
     "table1-tabular": Experiment(
         table1.table1_tabular,
         "Table 1 on a tabular policy, over optimizers and learning rates",
+        settings.Table1TabularSettings,
         version=2,
         seeds_at_once=True,
     ),
     "table1-best": Experiment(
-        table1.table1_best, "Table 1 on a tabular policy, each method at its own best learning rate", seeds_at_once=True
+        table1.table1_best,
+        "Table 1 on a tabular policy, each method at its own best learning rate",
+        settings.Table1BestSettings,
+        seeds_at_once=True,
     ),
     "table1-lm": Experiment(
-        _later("language_model", "table1_lm"), "Table 1 with a transformer, through TRL", defaults=DEFAULTS
+        _later("language_model", "table1_lm"),
+        "Table 1 with a transformer, through TRL",
+        settings.Table1LanguageModelSettings,
     ),
     "overlap": Experiment(
-        _later("language_model", "overlap"), "prefix trees during a real GRPO run on addition", defaults=DEFAULTS
+        _later("language_model", "overlap"), "prefix trees during a real GRPO run on addition", settings.OverlapSettings
     ),
     "training": Experiment(
         _later("language_model", "training"),
         "GRPO against lambda-GRPO from the same start, on addition",
-        defaults=DEFAULTS,
+        settings.LearningSettings,
     ),
     "overhead": Experiment(
         _later("language_model", "overhead"),
         "what the weights cost, and step time against TRL's own trainer",
+        settings.OverheadSettings,
         version=2,
-        defaults=DEFAULTS,
     ),
     "table2": Experiment(
         _later("table2", "table2"),
         "the paper's downstream accuracies: its models, data and benchmarks",
-        defaults=DEFAULTS,
+        settings.Table2Settings,
     ),
     "table2-intervals": Experiment(
-        table2_intervals.table2_intervals, "how many differences of Table 2 exceed their stated intervals"
+        table2_intervals.table2_intervals,
+        "how many differences of Table 2 exceed their stated intervals",
+        settings.NoSettings,
     ),
 }

@@ -8,59 +8,63 @@ from typing import Any
 from datasets import Dataset
 from trl import GRPOTrainer
 
-from shared.errors import ReplicationError
+from replications.lambda_grpo.settings import (
+    Data,
+    LearningSettings,
+    OverheadSettings,
+    OverlapSettings,
+    Table1LanguageModelSettings,
+)
 from shared.harness.jobs import JobContext, Row, row
 from shared.models import catalog
 from shared.tasks import load_task
 from shared.training.comparison import accuracies, run_method
 from shared.training.group_log import read_group_log
 from shared.training.run import passes, run_training
-from shared.training.settings import trainer_settings
+from shared.training.settings import TrainingSettings
 from shared.training.trainer import OneContextGRPOTrainer, TokenWeightedGRPOTrainer
 from synthetic.binary_tree import BinaryTree
 from synthetic.tree_task import leaf_probability, path_model, tree_dataset, tree_reward
 
 
-def table1_lm(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
+def table1_lm(settings: Table1LanguageModelSettings, seed: int, context: JobContext) -> list[Row]:
     """Table 1 through the trainer: a transformer that says L or R, one target path per seed.
 
     Metrics: `target_probability` (exact, before the step, every tenth step) and `target_frequency` (its mean over the
-    last `settings["last"]` steps: the expectation of the paper's sampled frequency, without its sampling noise).
-    Raises ReplicationError for `beta` other than 0: the trainer rebuilds a reference policy from the path that the
-    policy was loaded from, and a policy over two tokens has no such path.
+    last `last` steps: the expectation of the paper's sampled frequency, without its sampling noise).
+    There is no KL term: the trainer rebuilds a reference policy from the path that the policy was loaded from, and a
+    policy over two tokens has no such path.
     """
-    if settings.get("beta", 0.0) != 0.0:
-        raise ReplicationError(f"table1-lm has no reference policy, so beta must be 0, not {settings['beta']}.")
-    tree = BinaryTree(settings["depth"], settings["n"], prefix_reward=settings["r_neg"])
+    tree = BinaryTree(settings.depth, settings.n, prefix_reward=settings.r_neg)
     target = tree.random_target(seed)
-    model, tokenizer = path_model(settings["model"], seed)
+    model, tokenizer = path_model(settings.model, seed)
     run = run_training(
-        {**trainer_settings(settings), "prompts_per_step": 1, "max_new_tokens": settings["depth"]},
+        TrainingSettings.of(settings, max_new_tokens=settings.depth),
         seed,
-        tree_dataset(settings["steps"]),
+        tree_dataset(settings.steps),
         tree_reward(tree, target),
         directory=context.directory,
         model=model,
         tokenizer=tokenizer,
-        observe=lambda policy, _: {"p": leaf_probability(policy, target, settings["depth"])},
+        observe=lambda policy, _: {"p": leaf_probability(policy, target, settings.depth)},
         observe_every=1,
         progress=context.progress,
     )
-    sampled = [(step, seen["p"]) for step, seen in run.observations if step < settings["steps"]]
+    sampled = [(step, seen["p"]) for step, seen in run.observations if step < settings.steps]
     rows = [row("target_probability", p, step) for step, p in sampled if step % 10 == 0]
-    rows.append(row("target_frequency", statistics.fmean(p for _, p in sampled[-settings["last"] :])))
+    rows.append(row("target_frequency", statistics.fmean(p for _, p in sampled[-settings.last :])))
     rows.append(row("start_probability", sampled[0][1]))
     return rows
 
 
-def overlap(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
+def overlap(settings: OverlapSettings, seed: int, context: JobContext) -> list[Row]:
     """Prefix trees during a real GRPO run on addition: flat trees, path depth, intermediate proportion by step.
 
     `*_rise` is the mean over the last fifth of the steps minus the mean over the first fifth.
     """
     train, _, rewards = _data(settings, seed)
     run = run_training(
-        trainer_settings(settings),
+        settings,
         seed,
         train,
         rewards,
@@ -89,7 +93,7 @@ def overlap(settings: dict[str, Any], seed: int, context: JobContext) -> list[Ro
     return rows
 
 
-def training(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
+def training(settings: LearningSettings, seed: int, context: JobContext) -> list[Row]:
     """GRPO or lambda-GRPO from the same start, on the same prompts in the same order: accuracy on held-out problems.
 
     Metrics: `validation_accuracy` by step (greedy decoding, before the step is made), `peak_accuracy`,
@@ -97,10 +101,9 @@ def training(settings: dict[str, Any], seed: int, context: JobContext) -> list[R
     under the curve), and by step `reward`, `grad_norm`, `entropy`, `silent_share`.
     """
     train, validation, rewards = _data(settings, seed)
-    start = catalog.load(settings["model"])
-    chosen = trainer_settings(settings, ("model", "steps"))
+    start = catalog.load(settings.model)
     run = run_method(
-        chosen,
+        settings,
         seed,
         start,
         train,
@@ -109,12 +112,12 @@ def training(settings: dict[str, Any], seed: int, context: JobContext) -> list[R
             start[1],
             {"validation": validation},
             rewards,
-            max_new_tokens=settings["max_new_tokens"],
-            batch_size=settings["eval_batch_size"],
-            precision=settings["precision"],
+            max_new_tokens=settings.max_new_tokens,
+            batch_size=settings.eval_batch_size,
+            precision=settings.precision,
         ),
-        rollouts=settings["steps"] // passes(chosen),
-        eval_every=settings["eval_every"],
+        rollouts=settings.steps // passes(settings),
+        eval_every=settings.eval_every,
         directory=context.directory,
         progress=context.progress,
     )
@@ -132,7 +135,7 @@ def training(settings: dict[str, Any], seed: int, context: JobContext) -> list[R
     return rows
 
 
-def overhead(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
+def overhead(settings: OverheadSettings, seed: int, context: JobContext) -> list[Row]:
     """Cost of the weights: as a share of a training step, and step time of lambda-GRPO over that of TRL's GRPO.
 
     Three trainers run once each, from the same seed and with learning rate 0, so that they sample the same completions;
@@ -141,13 +144,12 @@ def overhead(settings: dict[str, Any], seed: int, context: JobContext) -> list[R
     `step_ratio_stock` with TRL's trainer as it comes. All rows are timings, one per step.
     """
     train, _, rewards = _data(settings, seed)
-    chosen = {**trainer_settings(settings), "method": "lambda-grpo", "lr": 0.0}
     trainers = {"stock": GRPOTrainer, "alike": OneContextGRPOTrainer, "ours": TokenWeightedGRPOTrainer}
     names = list(trainers)
     history = {}
     for name in names[seed % 3 :] + names[: seed % 3]:
         run = run_training(
-            chosen, seed, train, rewards, directory=context.directory / name, trainer_class=trainers[name]
+            settings, seed, train, rewards, directory=context.directory / name, trainer_class=trainers[name]
         )
         history[name] = run.history[1:]
         context.progress(len(history) / 3)
@@ -162,22 +164,27 @@ def overhead(settings: dict[str, Any], seed: int, context: JobContext) -> list[R
     return rows
 
 
-_ADDITION_KEYS = ("low", "high", "train_size", "validation_size", "system_message")
-
-
-def _data(settings: dict[str, Any], seed: int) -> tuple[Dataset, Dataset, list[Any]]:
+def _data(settings: Data, seed: int) -> tuple[Dataset, Dataset, list[Any]]:
     """Training prompts, validation problems and rewards: addition, or mathematics where a `dataset` is set."""
-    if "dataset" in settings:
-        catalog.prepare(settings["model"])  # a model that cannot be had is said before any data is fetched
+    if settings.dataset is not None:
+        catalog.prepare(settings.model)  # a model that cannot be had is said before any data is fetched
         task = load_task(
             "math",
-            dataset=settings["dataset"],
-            validation=settings["validation"],
+            dataset=settings.dataset,
+            validation=settings.validation,
             ungradable="drop",
             seed=seed,
         )
     else:
-        task = load_task("addition", seed=seed, **{key: settings[key] for key in _ADDITION_KEYS})
+        task = load_task(
+            "addition",
+            low=settings.low,
+            high=settings.high,
+            train_size=settings.train_size,
+            validation_size=settings.validation_size,
+            system_message=settings.system_message,
+            seed=seed,
+        )
     return task.train, task.validation, task.rewards
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from replications.lambda_grpo.settings import Table1BestSettings, Table1Settings, Table1TabularSettings
 from shared.errors import ReplicationError
 from shared.harness.jobs import JobContext, Row
 from shared.statistics.estimates import Estimate, bootstrap, k_seed_mean_distribution, paired_difference
@@ -34,16 +35,12 @@ SELECTION_OFFSET = 100_000
 DECIMALS = 6
 """Target frequencies are reported to six decimals: two seeds closer than that are tied, neither is better."""
 
-_SHARED_KEYS = {"n", "r_neg", "method", "optimizer", "group_size", "steps", "last", "depth", "ddof", "eps", "beta"}
-_RUNNER_KEYS = {"threads"}
 
-
-def table1_tabular(settings: Mapping[str, Any], seeds: range, context: JobContext) -> list[Row]:
+def table1_tabular(settings: Table1TabularSettings, seeds: range, context: JobContext) -> list[Row]:
     """One cell of the map: a row of Table 1, a method, an optimizer and a learning rate, all seeds at once.
 
     Args:
-        settings: n, r_neg, method, optimizer, lr, group_size, steps, last, depth, ddof, eps and beta, all required;
-            see `synthetic.binary_tree.run_tabular`.
+        settings: see `synthetic.binary_tree.run_tabular`.
         seeds: the seeds to run.
         context: the job's progress.
 
@@ -56,10 +53,9 @@ def table1_tabular(settings: Mapping[str, Any], seeds: range, context: JobContex
         methods are run once more for it, on the same seeds).
 
     Raises:
-        ReplicationError: a setting is missing, unknown or out of range.
+        ReplicationError: a setting is out of range.
     """
-    _check_keys(settings, _SHARED_KEYS | {"lr"})
-    result, frequencies = _train(settings, settings["lr"], seeds)
+    result, frequencies = _train(settings, settings.lr, seeds)
     context.progress(1.0)
     return [
         *_frequency_rows(seeds, frequencies),
@@ -70,14 +66,14 @@ def table1_tabular(settings: Mapping[str, Any], seeds: range, context: JobContex
     ]
 
 
-def table1_best(settings: Mapping[str, Any], seeds: range, context: JobContext) -> list[Row]:
+def table1_best(settings: Table1BestSettings, seeds: range, context: JobContext) -> list[Row]:
     """A row of Table 1 for a method and an optimizer at the learning rate that suits them best.
 
     The rate is the one of `lrs` with the highest mean target frequency over `selection_seeds` seeds that start at
     `SELECTION_OFFSET`; what is reported comes from other seeds, so choosing does not flatter the result.
 
     Args:
-        settings: as in `table1_tabular` with lrs (a list) and selection_seeds in place of lr.
+        settings: as in `table1_tabular`, with lrs in place of lr.
         seeds: the seeds to report; all below SELECTION_OFFSET.
         context: the job's progress.
 
@@ -87,18 +83,12 @@ def table1_best(settings: Mapping[str, Any], seeds: range, context: JobContext) 
         `table1_tabular`.
 
     Raises:
-        ReplicationError: a setting is missing, unknown or out of range.
+        ReplicationError: a setting is out of range.
     """
-    _check_keys(settings, _SHARED_KEYS | {"lrs", "selection_seeds"})
-    lrs = [float(lr) for lr in settings["lrs"]]
-    if not lrs or lrs != sorted(set(lrs)):
-        raise ReplicationError(f"table1-best: lrs must be a list of increasing learning rates, got {settings['lrs']}.")
-    if max(seeds) >= SELECTION_OFFSET or settings["selection_seeds"] < 1:
-        raise ReplicationError(
-            f"table1-best: seeds must lie below {SELECTION_OFFSET} and selection_seeds must be at least 1; "
-            f"got seeds up to {max(seeds)} and selection_seeds = {settings['selection_seeds']}."
-        )
-    selection_seeds = range(SELECTION_OFFSET, SELECTION_OFFSET + settings["selection_seeds"])
+    lrs = settings.lrs
+    if max(seeds) >= SELECTION_OFFSET:
+        raise ReplicationError(f"table1-best: seeds must lie below {SELECTION_OFFSET}; got seeds up to {max(seeds)}.")
+    selection_seeds = range(SELECTION_OFFSET, SELECTION_OFFSET + settings.selection_seeds)
     means = []
     for lr in lrs:
         means.append(float(_train(settings, lr, selection_seeds)[1].mean()))
@@ -185,22 +175,22 @@ def paper_table() -> dict[tuple[int, float, str], float]:
     }
 
 
-def _train(settings: Mapping[str, Any], lr: float, seeds: Sequence[int]) -> tuple[TabularResult, np.ndarray]:
+def _train(settings: Table1Settings, lr: float, seeds: Sequence[int]) -> tuple[TabularResult, np.ndarray]:
     """Run a cell's seeds: their trajectories and their target frequencies (S,)."""
     try:
         result = run_tabular(
-            BinaryTree(settings["depth"], settings["n"], prefix_reward=settings["r_neg"]),
-            settings["method"],
-            settings["optimizer"],
+            BinaryTree(settings.depth, settings.n, prefix_reward=settings.r_neg),
+            settings.method,
+            settings.optimizer,
             lr,
-            group_size=settings["group_size"],
-            steps=settings["steps"],
+            group_size=settings.group_size,
+            steps=settings.steps,
             seeds=seeds,
-            ddof=settings["ddof"],
-            eps=settings["eps"],
-            beta=settings["beta"],
+            ddof=settings.ddof,
+            eps=settings.eps,
+            beta=settings.beta,
         )
-        return result, result.target_frequency(settings["last"])
+        return result, result.target_frequency(settings.last)
     except ValueError as error:
         raise ReplicationError(f"Table 1 on the synthetic tree: {error}. Correct it in profiles.toml.") from error
 
@@ -212,10 +202,10 @@ def _frequency_rows(seeds: Sequence[int], frequencies: np.ndarray) -> list[Row]:
     ]
 
 
-def _paper_rows(settings: Mapping[str, Any], frequencies: np.ndarray) -> list[Row]:
+def _paper_rows(settings: Table1Settings, frequencies: np.ndarray) -> list[Row]:
     """The paper's number among our five-seed means; none where the paper reports no run with these settings."""
-    paper = paper_table().get((settings["n"], float(settings["r_neg"]), settings["method"]))
-    if paper is None or any(settings[key] != value for key, value in PAPER_STEPS.items()):
+    paper = paper_table().get((settings.n, float(settings.r_neg), settings.method))
+    if paper is None or _steps_of(settings) != PAPER_STEPS:
         return []
     placed = five_seed_mean_quantile(frequencies, paper)
     return [
@@ -225,11 +215,20 @@ def _paper_rows(settings: Mapping[str, Any], frequencies: np.ndarray) -> list[Ro
     ]
 
 
-def _explained_rows(settings: Mapping[str, Any], seeds: range, matched: np.ndarray) -> list[Row]:
+def _steps_of(settings: Table1Settings) -> dict[str, int]:
+    return {
+        "depth": settings.depth,
+        "group_size": settings.group_size,
+        "steps": settings.steps,
+        "last": settings.last,
+    }
+
+
+def _explained_rows(settings: Table1TabularSettings, seeds: range, matched: np.ndarray) -> list[Row]:
     """How much of the difference between the methods their step size explains, where that can be said."""
-    if settings["method"] != "lambda-grpo-matched" or settings["optimizer"] != "sgd" or len(seeds) < 2:
+    if settings.method != "lambda-grpo-matched" or settings.optimizer != "sgd" or len(seeds) < 2:
         return []
-    grpo, ours = (_train({**settings, "method": name}, settings["lr"], seeds)[1] for name in ("grpo", "lambda-grpo"))
+    grpo, ours = (_train(settings.changed(method=name), settings.lr, seeds)[1] for name in ("grpo", "lambda-grpo"))
     share = explained_share(grpo.round(DECIMALS), ours.round(DECIMALS), matched.round(DECIMALS))
     if math.isnan(share.value):
         return []
@@ -238,13 +237,3 @@ def _explained_rows(settings: Mapping[str, Any], seeds: range, matched: np.ndarr
         {"metric": name, "value": value}
         for name, value in zip(names, (share.value, share.low, share.high), strict=True)
     ]
-
-
-def _check_keys(settings: Mapping[str, Any], required: set[str]) -> None:
-    """A missing setting must not be filled in silently, nor an unknown one ignored: the record would not be true."""
-    missing, unknown = required - set(settings), set(settings) - required - _RUNNER_KEYS
-    if missing or unknown:
-        raise ReplicationError(
-            f"Table 1 on the synthetic tree: missing settings {sorted(missing)}, unknown settings {sorted(unknown)}. "
-            "Correct them in profiles.toml."
-        )

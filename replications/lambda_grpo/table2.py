@@ -21,8 +21,8 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
+from replications.lambda_grpo.settings import Table2Settings
 from shared.errors import ReplicationError
 from shared.harness.jobs import JobContext, Row
 from shared.models import catalog
@@ -30,22 +30,19 @@ from shared.models import catalog
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def table2(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
+def table2(settings: Table2Settings, seed: int, context: JobContext) -> list[Row]:
     """Rows `accuracy/<benchmark>`, `problems/<benchmark>` (how many could be graded) and `accuracy/mean` of one model.
 
-    Settings beyond the trainer's (`shared.training.settings.DEFAULTS`): `method` ("base" trains nothing), `dataset`,
-    `benchmarks` (names of `shared.tasks.math.BENCHMARKS`, each optionally `name=path-or-hub-id`), `eval_batch_size`,
-    `eval_max_new_tokens`, `eval_samples`, `eval_temperature`, `processes`.
     Raises ReplicationError, before anything is trained, when the model or a data set cannot be had.
     """
-    catalog.prepare(settings["model"])
-    if settings["processes"] == 1:
+    catalog.prepare(settings.model)
+    if settings.processes == 1:
         return train_and_measure(settings, seed, context.directory, context)
     return _launch(settings, seed, context.directory)
 
 
 def train_and_measure(
-    settings: dict[str, Any], seed: int, directory: Path, context: JobContext | None = None
+    settings: Table2Settings, seed: int, directory: Path, context: JobContext | None = None
 ) -> list[Row]:
     """Train (unless `method` is "base") and measure; under `accelerate launch` every process takes part in training."""
     from accelerate import PartialState
@@ -53,16 +50,16 @@ def train_and_measure(
     from shared.models.evaluation import benchmark_accuracies
     from shared.tasks.math import benchmarks_from, problems_from
     from shared.training.run import run_training
-    from shared.training.settings import trainer_settings
+    from shared.training.settings import TrainingSettings
 
-    problems = benchmarks_from(settings["benchmarks"])
-    model, tokenizer = catalog.load(settings["model"])
+    problems = benchmarks_from(settings.benchmarks)
+    model, tokenizer = catalog.load(settings.model)
     from shared.grading.rewards import accuracy_reward
 
-    if settings["method"] != "base":
-        train = problems_from(settings["dataset"], ungradable="drop").shuffle(seed=seed)
+    if settings.method != "base":
+        train = problems_from(settings.dataset, ungradable="drop").shuffle(seed=seed)
         run = run_training(
-            trainer_settings(settings),
+            TrainingSettings.of(settings),
             seed,
             train,
             [accuracy_reward],
@@ -74,7 +71,7 @@ def train_and_measure(
         model = run.model
     if not PartialState().is_main_process:
         return []
-    accuracies = benchmark_accuracies(model, tokenizer, problems, [accuracy_reward], settings, seed)
+    accuracies = benchmark_accuracies(model, tokenizer, problems, [accuracy_reward], settings, settings.precision, seed)
     rows: list[Row] = []
     for name, dataset in problems.items():
         rows.append({"metric": f"accuracy/{name}", "value": accuracies[name]})
@@ -83,18 +80,19 @@ def train_and_measure(
     return rows
 
 
-def _launch(settings: dict[str, Any], seed: int, directory: Path) -> list[Row]:
+def _launch(settings: Table2Settings, seed: int, directory: Path) -> list[Row]:
     """Run `train_and_measure` in `processes` processes; the main one leaves its rows in a file."""
     request = directory / "request.json"
     answer = directory / "rows.json"
     answer.unlink(missing_ok=True)
-    asked = {"settings": settings, "seed": seed, "directory": str(directory.resolve()), "parent": os.getpid()}
+    asked = {"settings": settings.model_dump(), "seed": seed, "directory": str(directory.resolve())}
+    asked["parent"] = os.getpid()
     request.write_text(json.dumps(asked))
-    command = [*_accelerate(settings["processes"]), "-m", __name__, str(request.resolve())]
+    command = [*_accelerate(settings.processes), "-m", __name__, str(request.resolve())]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
     if done.returncode != 0 or not answer.exists():
         raise ReplicationError(
-            f"`accelerate launch` with {settings['processes']} processes ended with code {done.returncode}:\n"
+            f"`accelerate launch` with {settings.processes} processes ended with code {done.returncode}:\n"
             f"{done.stderr.strip()[-1500:]}\nSet `processes` in profiles.toml to the number of GPUs of this machine."
         )
     return json.loads(answer.read_text())
@@ -138,7 +136,7 @@ def main(request: str) -> None:
     asked = json.loads(Path(request).read_text())
     directory = Path(asked["directory"])
     _end_with(asked["parent"])
-    rows = train_and_measure(asked["settings"], asked["seed"], directory)
+    rows = train_and_measure(Table2Settings(**asked["settings"]), asked["seed"], directory)
     if rows:
         (directory / "rows.json").write_text(json.dumps(rows))
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
+from replications.lambda_grpo.settings import NoSettings
 from shared.harness.jobs import JobContext, Row
 
 PAPER_TABLE = Path(__file__).with_name("paper_table2.csv")
@@ -57,7 +57,7 @@ class Pair:
         return self.ours.accuracy - self.grpo.accuracy
 
 
-def table2_intervals(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
+def table2_intervals(settings: NoSettings, seed: int, context: JobContext) -> list[Row]:
     """All counts of this module as rows; nothing is random, so the seed changes nothing.
 
     `cells_*` count the 20 comparisons. `cells_exceeding_*` are the comparisons, in either direction, whose difference

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from replications.lambda_grpo.objectives import enumerate_process_sets, sequence_level, token_level, token_terms
+from replications.lambda_grpo.settings import TheoremSettings
 from shared.harness.jobs import JobContext, Row
 from shared.models.precision import in_float64
 from shared.theory.groups import grpo_advantages
@@ -28,14 +29,14 @@ BETA = 0.04
 CLIP = 0.2
 
 
-def theorem(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
+def theorem(settings: TheoremSettings, seed: int, context: JobContext) -> list[Row]:
     """Largest relative errors over the groups of one seed.
 
-    `settings["source"]`: `"random"` (groups of random trees and rewards, recurrent policy) or `"rollouts"` (groups
-    sampled from the language model `settings["model"]` on addition). `settings["groups"]`: how many.
+    Source `"random"` (groups of random trees and rewards, recurrent policy) or `"rollouts"` (groups
+    sampled from the language model on addition).
     """
-    if settings["source"] == "random":
-        worst = random_groups(settings["groups"], seed, context)
+    if settings.source == "random":
+        worst = random_groups(settings.groups, seed, context)
         example = worked_example()
         worst["worked_example_advantage"] = example.advantage
         worst["worked_example_advantage_population"] = example.advantage_population
@@ -195,7 +196,7 @@ def _controls(
 # --- rollouts of a language model -------------------------------------------------------------------------------------
 
 
-def model_rollouts(settings: dict[str, Any], seed: int, context: JobContext) -> dict[str, float]:
+def model_rollouts(settings: TheoremSettings, seed: int, context: JobContext) -> dict[str, float]:
     """The comparison on real completions: all parameters of the language model, in float64.
 
     The reference policy of the KL term is the same model rounded to bfloat16. Rewards are 1 for a right sum plus a
@@ -204,18 +205,18 @@ def model_rollouts(settings: dict[str, Any], seed: int, context: JobContext) -> 
     from shared.models import catalog
     from shared.tasks.addition import addition_reward
 
-    model, tokenizer = catalog.load(settings["model"])
+    model, tokenizer = catalog.load(settings.model)
     worst: dict[str, float] = {}
-    tokens = settings["max_new_tokens"]
+    tokens = settings.max_new_tokens
     prompts, answers = _prompts(settings, seed)
     rollouts = []
     for prompt in prompts:
         text = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
-        batch = tokenizer([text] * settings["group_size"], return_tensors="pt", add_special_tokens=False)
+        batch = tokenizer([text] * settings.group_size, return_tensors="pt", add_special_tokens=False)
         sampled = model.generate(**batch, do_sample=True, max_new_tokens=tokens, top_k=0, top_p=1.0, temperature=1.0)
         rollouts.append((batch.input_ids, sampled[:, batch.input_ids.size(1) :]))
     reference = [_completion_logps(model.bfloat16().float(), *rollout).detach().double() for rollout in rollouts]
-    model = in_float64(catalog.load(settings["model"], dtype="float64")[0])
+    model = in_float64(catalog.load(settings.model, dtype="float64")[0])
     generator = torch.Generator().manual_seed(seed)
     nonflat = 0
     for index, ((prompt_ids, ids), ref, answer) in enumerate(zip(rollouts, reference, answers, strict=True)):
@@ -242,10 +243,10 @@ def model_rollouts(settings: dict[str, Any], seed: int, context: JobContext) -> 
     return {**worst, "groups": float(len(rollouts)), "groups_with_inner_sets": float(nonflat)}
 
 
-def _prompts(settings: dict[str, Any], seed: int) -> tuple[list[Any], list[Any]]:
+def _prompts(settings: TheoremSettings, seed: int) -> tuple[list[Any], list[Any]]:
     from shared.tasks.addition import addition_problems
 
-    problems = addition_problems(settings["groups"], seed=seed, system_message=settings["system_message"])
+    problems = addition_problems(settings.groups, seed=seed, system_message=settings.system_message)
     return [problem["prompt"] for problem in problems], [problem["answer"] for problem in problems]
 
 

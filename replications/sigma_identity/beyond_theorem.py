@@ -36,13 +36,14 @@ from replications.sigma_identity.score_gradients import (
     spread,
     weighted_score,
 )
+from replications.sigma_identity.settings import BeyondTheoremSettings
 from replications.sigma_identity.trl_updates import run_trainer
 from shared.harness.jobs import JobContext, Row
 
 _ROUNDING = 1e-9  # an estimate below it is a zero
 
 
-def beyond_theorem(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
+def beyond_theorem(settings: BeyondTheoremSettings, seed: int, context: JobContext) -> list[Row]:
     """Size of the break by step; settings as in `trl_updates.run_trainer`, `levels` for the reward "levels".
 
     Metrics by step: `break` |measured - identity| / |identity|; `predicted_break` |corrected - identity| / |identity|;
@@ -53,18 +54,18 @@ def beyond_theorem(settings: dict[str, Any], seed: int, context: JobContext) -> 
     """
     run = run_trainer(settings, seed, context.directory, keep_weights=True)
     context.progress(0.4)
-    policy, _ = load_policy(settings["model"], settings["precision"], run.device)
+    policy, _ = load_policy(settings.model, settings.precision, run.device)
     rows: list[Row] = []
-    reference: list[list[Tensor]] = [rollout_logps(policy, r) for r in run.rollouts] if settings["beta"] else []
+    reference: list[list[Tensor]] = [rollout_logps(policy, r) for r in run.rollouts] if settings.beta else []
     old: list[Tensor] | None = None
     for step, update in enumerate(run.updates):
-        index, inner = divmod(step, settings["num_iterations"])
+        index, inner = divmod(step, settings.num_iterations)
         rollout = run.rollouts[index]
         _set_parameters(policy, update.before)
         logps = rollout_logps(policy, rollout)
         if inner == 0:
             old = logps
-        ref = reference[index] if settings["beta"] else None
+        ref = reference[index] if settings.beta else None
         values = measure(policy, rollout, update.change, settings, logps, old, ref)
         rows += [{"metric": name, "value": float(value), "step": step} for name, value in values.items()]
         context.progress(0.4 + 0.6 * (step + 1) / len(run.updates))
@@ -75,7 +76,7 @@ def measure(
     policy: Any,
     rollout: Rollout,
     change: Vector,
-    settings: dict[str, Any],
+    settings: BeyondTheoremSettings,
     logps: list[Tensor],
     old: list[Tensor],
     ref: list[Tensor] | None,
@@ -98,7 +99,7 @@ def measure(
     }
     if values["estimated_break"] > _ROUNDING:
         values["estimate_ratio"] = values["break"] / values["estimated_break"]
-    advantage = torch.cat(spread(advantage_weights(rollout.rewards, settings["scale_rewards"]), rollout))
+    advantage = torch.cat(spread(advantage_weights(rollout.rewards, settings.scale_rewards), rollout))
     ratio = (torch.cat(logps) - torch.cat(old)).double().cpu().exp()[advantage != 0]
     values["ratio_rms"] = float((ratio - 1).square().mean().sqrt())
     values["clipped_share"] = float(is_clipped(ratio, advantage[advantage != 0]).double().mean())
@@ -107,7 +108,7 @@ def measure(
 
 def token_weights(
     rollout: Rollout,
-    settings: dict[str, Any],
+    settings: BeyondTheoremSettings,
     logps: list[Tensor],
     old: list[Tensor],
     ref: list[Tensor] | None,
@@ -116,8 +117,8 @@ def token_weights(
 
     The identity knows rewards cut at one half and nothing of ratios, clipping and KL.
     """
-    scale = settings["scale_rewards"]
-    normalizers = score_normalizers(rollout.lengths, settings["loss_type"], settings["max_new_tokens"])
+    scale = settings.scale_rewards
+    normalizers = score_normalizers(rollout.lengths, settings.loss_type, settings.max_new_tokens)
     cut = (rollout.rewards >= 0.5).double()
     identity = spread(identity_weights(cut, f"trl-{scale}") * normalizers, rollout)
     general = advantage_weights(rollout.rewards, scale) * normalizers
@@ -128,7 +129,7 @@ def token_weights(
         weights = torch.where(is_clipped(ratio, weight), 0.0, weight * ratio)
         if ref is not None:
             share = float(normalizers[i]) / rollout.rewards.numel()
-            weights = weights - settings["beta"] * share * kl_weights(now, ref[i].double().cpu())
+            weights = weights - settings.beta * share * kl_weights(now, ref[i].double().cpu())
         corrected.append(weights)
     return identity, corrected
 

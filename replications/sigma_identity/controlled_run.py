@@ -12,11 +12,12 @@ size. Each seed reports the largest rate in its set, the set's size, and the res
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from replications.sigma_identity.settings import ControlledRunSettings, ControlledSettings
 from shared.errors import ReplicationError
 from shared.harness.jobs import JobContext, Row
 from shared.planning.solve_rates import SolveRates, load_solve_rates
@@ -49,7 +50,7 @@ GROUP_SIZE_METRICS = (
 )
 
 
-def controlled_run(settings: dict[str, Any], seeds: range, context: JobContext) -> list[Row]:
+def controlled_run(settings: ControlledRunSettings, seeds: range, context: JobContext) -> list[Row]:
     """One method and setting of the controlled run, all seeds.
 
     Settings: `method`, `group_size`, `clip` (p to [clip, 1 - clip]; 0 leaves it), `rates` (see
@@ -60,7 +61,7 @@ def controlled_run(settings: dict[str, Any], seeds: range, context: JobContext) 
     Rows per seed, p meaning solve rates: see `seed_rows`. Rows of no seed: see `summary_rows` and `curve_rows`.
     Cost: 50 to 120 ms a seed at the paper's settings.
     """
-    rates, method = _inner_rates(settings["rates"]), _method(settings)
+    rates, method = _inner_rates(settings.rates), _method(settings)
     initial, parts, rows = _all_seeds(settings, method, rates, seeds, context, RUN_METRICS)
     final, first_mass = (np.concatenate(arrays) for arrays in zip(*((r.final_p, r.gradient_mass[0]) for r in parts)))
     path = mean_field(_clipped(rates.rates, settings), method, **_dynamics(settings))
@@ -68,12 +69,12 @@ def controlled_run(settings: dict[str, Any], seeds: range, context: JobContext) 
     return rows + bin_rows(settings, method, rates, first_mass) + curve_rows(settings, rates, path, parts)
 
 
-def controlled_group_size(settings: dict[str, Any], seeds: range, context: JobContext) -> list[Row]:
+def controlled_group_size(settings: ControlledSettings, seeds: range, context: JobContext) -> list[Row]:
     """The same run for one method and group size, all seeds; only what speaks about the group size is reported.
 
     Settings as for `controlled_run`, without `curve_every`. Rows per seed: GROUP_SIZE_METRICS, see `seed_rows`.
     """
-    rates, method = _inner_rates(settings["rates"]), _method(settings)
+    rates, method = _inner_rates(settings.rates), _method(settings)
     return _all_seeds(settings, method, rates, seeds, context, GROUP_SIZE_METRICS)[2]
 
 
@@ -98,7 +99,7 @@ def hardest_sets(rates: np.ndarray, seed: int) -> dict[str, np.ndarray]:
 
 
 def seed_rows(
-    settings: Mapping[str, Any], method: Method, initial: np.ndarray, result: Trajectories, s: int, seed: int
+    settings: ControlledSettings, method: Method, initial: np.ndarray, result: Trajectories, s: int, seed: int
 ) -> list[Row]:
     """What is measured in one seed, number s of the result.
 
@@ -130,11 +131,11 @@ def seed_rows(
         "outer_mass": outer,
         "outer_mass_expected": outer_expected,
         "outer_mass_error": abs(outer - outer_expected),
-        "samples_ratio": spent[-1] / (settings["steps"] * settings["group_size"]),
-        "steps_to_target": first_reach(np.arange(len(mean_p)), mean_p, settings["target_p"]),
-        "samples_to_target": first_reach(spent, mean_p, settings["target_p"]),
-        "mean_p_at_steps": _at(settings["equal_steps"], np.arange(len(mean_p)), mean_p),
-        "mean_p_at_samples": _at(settings["equal_samples"], spent, mean_p),
+        "samples_ratio": spent[-1] / (settings.steps * settings.group_size),
+        "steps_to_target": first_reach(np.arange(len(mean_p)), mean_p, settings.target_p),
+        "samples_to_target": first_reach(spent, mean_p, settings.target_p),
+        "mean_p_at_steps": _at(settings.equal_steps, np.arange(len(mean_p)), mean_p),
+        "mean_p_at_samples": _at(settings.equal_samples, spent, mean_p),
         "fidelity": mass.sum() / limit,
         "fidelity_expected": expected.sum() / limit,
         "fidelity_error": abs(mass.sum() - expected.sum()) / limit,
@@ -148,7 +149,7 @@ def seed_rows(
 
 
 def summary_rows(
-    settings: Mapping[str, Any],
+    settings: ControlledSettings,
     rates: SolveRates,
     path: np.ndarray,
     initial: np.ndarray,
@@ -168,15 +169,15 @@ def summary_rows(
     found = {
         "mean_field_hardest_final": path[-1][hardest] @ weights[hardest] / weights[hardest].sum(),
         "mean_field_final_mean_p": mean_path[-1],
-        "mean_field_steps_to_target": first_reach(np.arange(len(path)), mean_path, settings["target_p"]),
+        "mean_field_steps_to_target": first_reach(np.arange(len(path)), mean_path, settings.target_p),
     }
     for rank in range(min(8, len(rates.rates))):
         started = initial == rates.rates[rank]
         if started.any():
             found[f"final_p_from_{rank + 1}"] = final[started].mean()
         found[f"mean_field_final_p_from_{rank + 1}"] = path[-1][rank]
-    paper = PAPER_HARDEST.get(settings["method"])
-    if paper is not None and all(settings[key] == value for key, value in PAPER_SETTINGS.items()):
+    paper = PAPER_HARDEST.get(settings.method)
+    if paper is not None and _size_of(settings) == PAPER_SETTINGS:
         for reading in READINGS:
             values = np.round([row["value"] for row in rows if row["metric"] == reading], 2)
             found[f"within_paper_{reading}"] = np.mean(values == paper)
@@ -184,7 +185,7 @@ def summary_rows(
     return [{"metric": name, "value": float(value)} for name, value in found.items() if not math.isnan(value)]
 
 
-def bin_rows(settings: Mapping[str, Any], method: Method, rates: SolveRates, mass: np.ndarray) -> list[Row]:
+def bin_rows(settings: ControlledSettings, method: Method, rates: SolveRates, mass: np.ndarray) -> list[Row]:
     """Share of |g| at the first step by bin of initial p (`step` is the bin): mass (S, BINS).
 
     mass_share, mass_share_low and mass_share_high: mean and central 95 % over seeds. mass_share_expected: closed form.
@@ -205,19 +206,19 @@ def bin_rows(settings: Mapping[str, Any], method: Method, rates: SolveRates, mas
 
 
 def curve_rows(
-    settings: Mapping[str, Any], rates: SolveRates, path: np.ndarray, parts: Sequence[Trajectories]
+    settings: ControlledRunSettings, rates: SolveRates, path: np.ndarray, parts: Sequence[Trajectories]
 ) -> list[Row]:
     """Curves over steps: means over seeds, the hardest quartile's central 95 %, and lines of the mean-field path.
 
     curve_mean_p, curve_hardest (with _low and _high), curve_silent, curve_predicted_silent, curve_samples;
     mean_field_mean_p, mean_field_hardest, mean_field_silent.
     """
-    steps = np.arange(0, settings["steps"] + 1, settings["curve_every"])
+    steps = np.arange(0, settings.steps + 1, settings.curve_every)
     path = path[steps]
     weights, hardest = _weights(rates)
     tracked = np.concatenate([part.tracked_p for part in parts], axis=1)[steps]
     mean_p = np.concatenate([part.mean_p for part in parts], axis=1)[steps]
-    before_end = steps[steps < settings["steps"]]
+    before_end = steps[steps < settings.steps]
     silent, predicted, samples = (
         np.concatenate([getattr(part, name) for part in parts], axis=1)[before_end].mean(axis=1)
         for name in ("silent", "predicted_silent", "samples")
@@ -232,7 +233,7 @@ def curve_rows(
         "curve_samples": samples,
         "mean_field_mean_p": path @ weights,
         "mean_field_hardest": path[:, hardest] @ weights[hardest] / weights[hardest].sum(),
-        "mean_field_silent": np.asarray(silent_rate(path, settings["group_size"])) @ weights,
+        "mean_field_silent": np.asarray(silent_rate(path, settings.group_size)) @ weights,
     }
     return [
         {"metric": name, "step": int(step), "value": float(value)}
@@ -262,7 +263,7 @@ def _at(place: float, x: np.ndarray, y: np.ndarray) -> float:
 
 
 def _all_seeds(
-    settings: Mapping[str, Any],
+    settings: ControlledSettings,
     method: Method,
     rates: SolveRates,
     seeds: range,
@@ -273,7 +274,7 @@ def _all_seeds(
     initial, parts, rows = [], [], []
     for first in range(seeds.start, seeds.stop, SEEDS_AT_ONCE):
         chunk = range(first, min(first + SEEDS_AT_ONCE, seeds.stop))
-        drawn = np.stack([draw_initial_rates(rates, settings["prompts"], seed) for seed in chunk])
+        drawn = np.stack([draw_initial_rates(rates, settings.prompts, seed) for seed in chunk])
         result = _run(settings, method, drawn, chunk)
         found = [row for s, seed in enumerate(chunk) for row in seed_rows(settings, method, drawn[s], result, s, seed)]
         rows += [row for row in found if row["metric"] in metrics]
@@ -283,30 +284,32 @@ def _all_seeds(
     return np.concatenate(initial), parts, rows
 
 
-def _run(settings: Mapping[str, Any], method: Method, drawn: np.ndarray, seeds: range) -> Trajectories:
+def _run(settings: ControlledSettings, method: Method, drawn: np.ndarray, seeds: range) -> Trajectories:
     tracked = np.stack([hardest_sets(rates, seed)["hardest_final"] for rates, seed in zip(drawn, seeds)])
     try:
         return simulate(
             _clipped(drawn, settings),
-            {settings["method"]: method},
+            {settings.method: method},
             seeds=seeds,
             bins=BINS,
             tracked=tracked,
             **_dynamics(settings),
-        )[settings["method"]]
+        )[settings.method]
     except ValueError as error:
         raise ReplicationError(f"The controlled run: {error}. Correct it in profiles.toml.") from error
 
 
-def _dynamics(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: settings[name] for name in ("group_size", "steps", "lr")}
+def _size_of(settings: ControlledSettings) -> dict[str, Any]:
+    return {"prompts": settings.prompts, **_dynamics(settings)}
 
 
-def _method(settings: Mapping[str, Any]) -> Method:
-    if settings["method"] not in METHODS:
-        raise ReplicationError(f"method must be one of {', '.join(METHODS)}, not {settings['method']!r}.")
-    method = METHODS[settings["method"]]
-    return with_redraws(method, settings["max_redraws"]) if settings["method"] == "dapo" else method
+def _dynamics(settings: ControlledSettings) -> dict[str, Any]:
+    return {"group_size": settings.group_size, "steps": settings.steps, "lr": settings.lr}
+
+
+def _method(settings: ControlledSettings) -> Method:
+    method = METHODS[settings.method]
+    return with_redraws(method, settings.max_redraws) if settings.method == "dapo" else method
 
 
 def _inner_rates(source: str) -> SolveRates:
@@ -317,8 +320,8 @@ def _inner_rates(source: str) -> SolveRates:
     return rates
 
 
-def _clipped(rates: np.ndarray, settings: Mapping[str, Any]) -> np.ndarray:
-    return np.clip(rates, settings["clip"], 1.0 - settings["clip"])
+def _clipped(rates: np.ndarray, settings: ControlledSettings) -> np.ndarray:
+    return np.clip(rates, settings.clip, 1.0 - settings.clip)
 
 
 def _weights(rates: SolveRates) -> tuple[np.ndarray, np.ndarray]:
@@ -327,14 +330,14 @@ def _weights(rates: SolveRates) -> tuple[np.ndarray, np.ndarray]:
     return weights, np.cumsum(weights) - weights < QUARTILE
 
 
-def _bin_mass(settings: Mapping[str, Any], method: Method, rates: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def _bin_mass(settings: ControlledSettings, method: Method, rates: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Expected |g| of the first step by bin of initial p: rates and counts (n,) -> (BINS,).
 
     No update of a Bernoulli-logit prompt is negative, so E|g| = E[g].
     """
     levels, place = np.unique(_clipped(rates, settings), return_inverse=True)
     redraws = method.max_redraws if method.closed_form == "dapo" else None
-    update = np.asarray(expected_update(levels, settings["group_size"], method.closed_form, redraws))
+    update = np.asarray(expected_update(levels, settings.group_size, method.closed_form, redraws))
     bins = np.minimum((levels * BINS).astype(int), BINS - 1)
     return np.bincount(bins, weights=update * np.bincount(place, weights=counts), minlength=BINS)
 

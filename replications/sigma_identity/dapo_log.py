@@ -22,10 +22,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from replications.sigma_identity.settings import DapoLogGenericSettings, DapoLogSettings
 from shared.errors import ReplicationError
 from shared.harness.jobs import JobContext, Row
 from shared.planning.solve_rates import BIG_MATH, SolveRates, load_solve_rates
@@ -77,16 +77,16 @@ class Fit:
     temperature: float
 
 
-def dapo_log(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
+def dapo_log(settings: DapoLogSettings, seed: int, context: JobContext) -> list[Row]:
     """One reading of the one-timescale fit: R^2 with both intervals, parameters, and the fitted curve by step.
 
     `generic_better_share`: share of the resampled sets of pairs on which the saturating exponential has the higher R^2.
     `paper_r2_outside`: how far the paper's R^2 lies outside the interval from pairs, 0 if inside.
     """
     steps, shares = read_log()
-    growth, start, plateau = settings["growth"], settings["start"], settings["plateau"]
+    growth, start, plateau = settings.growth, settings.start, settings.plateau
     candidates = warp_candidates(growth, start, plateau, steps)
-    draws = int(settings["draws"])
+    draws = settings.draws
     rows = _summary(candidates, shares, steps, draws, seed)
     context.progress(0.7)
     weights = _pair_weights(len(shares), draws, seed)
@@ -102,10 +102,10 @@ def dapo_log(settings: dict[str, Any], seed: int, context: JobContext) -> list[R
     return rows + [{"metric": name, "value": value} for name, value in values.items()]
 
 
-def dapo_log_generic(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
+def dapo_log_generic(settings: DapoLogGenericSettings, seed: int, context: JobContext) -> list[Row]:
     """The generic curve that knows nothing of solve rates: a (1 - exp(-t/tau)) or a t / (t + tau)."""
     steps, shares = read_log()
-    rows = _summary(saturating_candidates(settings["form"], steps), shares, steps, int(settings["draws"]), seed)
+    rows = _summary(saturating_candidates(settings.form, steps), shares, steps, settings.draws, seed)
     context.progress(1.0)
     return rows
 

@@ -26,11 +26,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from replications.sigma_identity.settings import DynamicSamplingSettings
 from shared.harness.jobs import JobContext, Row, row
 from shared.theory.closed_forms import silent_rate
 from shared.training.group_log import read_group_log
 from shared.training.run import run_training
-from shared.training.settings import trainer_settings
+from shared.training.settings import TrainingSettings
 from synthetic.tree_task import LEFT, PATH, RIGHT, leaf_of, path_ids, path_model
 
 
@@ -42,7 +43,7 @@ class Counts(NamedTuple):
     exhausted: float
 
 
-def dynamic_sampling(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
+def dynamic_sampling(settings: DynamicSamplingSettings, seed: int, context: JobContext) -> list[Row]:
     """Train with `max_redraws` redraws of silent groups and compare the counts with their expectations.
 
     Metrics of a run: `first_silent`, `draws`, `exhausted` (per group) with `_predicted`, `_error` (measured less
@@ -52,15 +53,11 @@ def dynamic_sampling(settings: dict[str, Any], seed: int, context: JobContext) -
     its group log, summed); `samples_ratio` (samples spent over those without redraws); `mean_solve_rate` (exact, over
     prompts and steps). By step, averaged over `window` steps: `first_silent`, `draws`, `solve_rate` and predictions.
     """
-    depth, size, bound = settings["depth"], settings["group_size"], settings["max_redraws"]
+    depth, size, bound = settings.depth, settings.group_size, settings.max_redraws
     train = threshold_dataset(depth)
     model, tokenizer = path_model("random-small", seed)
     run = run_training(
-        {
-            **trainer_settings(settings),
-            "prompts_per_step": len(train),
-            "max_new_tokens": depth,
-        },
+        TrainingSettings.of(settings, prompts_per_step=len(train), max_new_tokens=depth),
         seed,
         train,
         [threshold_reward(depth)],
@@ -71,9 +68,9 @@ def dynamic_sampling(settings: dict[str, Any], seed: int, context: JobContext) -
         observe_every=1,
         progress=context.progress,
     )
-    rates = [np.array(list(seen.values())) for step, seen in run.observations if step < settings["steps"]]
+    rates = [np.array(list(seen.values())) for step, seen in run.observations if step < settings.steps]
     measured = list(_measured(run.group_log, len(rates)))
-    new_prompts = settings["redraw"] == "prompts"
+    new_prompts = settings.redraw == "prompts"
     rows = _comparison(measured, rates, size, bound, new_prompts)
     spent = [entry["groups/samples_spent"] for entry in run.history]
     exhausted = [entry["groups/exhausted"] * len(train) for entry in run.history]
@@ -85,7 +82,7 @@ def dynamic_sampling(settings: dict[str, Any], seed: int, context: JobContext) -
         row("samples_ratio", sum(spent) / (len(spent) * len(train) * size)),
         row("mean_solve_rate", statistics.fmean(float(rate.mean()) for rate in rates)),
     ]
-    return rows + _curves(measured, rates, size, bound, new_prompts, settings["window"])
+    return rows + _curves(measured, rates, size, bound, new_prompts, settings.window)
 
 
 # --- the task ---------------------------------------------------------------------------------------------------------

@@ -7,54 +7,78 @@ from __future__ import annotations
 
 from functools import partial
 
-from replications.sigma_identity import dapo_log, tables
+from replications.sigma_identity import dapo_log, settings, tables
 from shared.harness.jobs import Experiment, deferred
-from shared.training.settings import DEFAULTS
 
 _later = partial(deferred, "replications.sigma_identity")
 
 
 EXPERIMENTS: dict[str, Experiment] = {
     "closed-forms": Experiment(
-        tables.closed_forms, "closed forms against 60-digit sums and drawn groups", seeds_at_once=True
+        tables.closed_forms,
+        "closed forms against 60-digit sums and drawn groups",
+        settings.ClosedFormsSettings,
+        seeds_at_once=True,
     ),
-    "big-math": Experiment(tables.big_math, "silent groups and gradient mass over Big-Math's solve rates"),
+    "big-math": Experiment(
+        tables.big_math, "silent groups and gradient mass over Big-Math's solve rates", settings.BigMathSettings
+    ),
     "identity": Experiment(
-        _later("identity", "identity"), "the identity on random groups, in float64, with controls that must fail"
+        _later("identity", "identity"),
+        "the identity on random groups, in float64, with controls that must fail",
+        settings.IdentitySettings,
     ),
     "controlled-run": Experiment(
         _later("controlled_run", "controlled_run"),
         "the paper's run of 6,000 Bernoulli-logit prompts, over many seeds",
+        settings.ControlledRunSettings,
         seeds_at_once=True,
     ),
     "controlled-group-size": Experiment(
-        _later("controlled_run", "controlled_group_size"), "the same run at other group sizes", seeds_at_once=True
+        _later("controlled_run", "controlled_group_size"),
+        "the same run at other group sizes",
+        settings.ControlledSettings,
+        seeds_at_once=True,
     ),
-    "dapo-log": Experiment(dapo_log.dapo_log, "one-timescale fits to DAPO's log, every reading"),
-    "dapo-log-generic": Experiment(dapo_log.dapo_log_generic, "generic saturating curves on the same points"),
+    "dapo-log": Experiment(
+        dapo_log.dapo_log, "one-timescale fits to DAPO's log, every reading", settings.DapoLogSettings
+    ),
+    "dapo-log-generic": Experiment(
+        dapo_log.dapo_log_generic, "generic saturating curves on the same points", settings.DapoLogGenericSettings
+    ),
     "dynamic-sampling": Experiment(
         _later("dynamic_sampling", "dynamic_sampling"),
         "silent groups redrawn in TRL training, counts against closed forms",
-        defaults=DEFAULTS,
+        settings.DynamicSamplingSettings,
     ),
     "real-gradients": Experiment(
-        _later("real_gradients", "real_gradients"), "the update TRL makes against the identity, language model"
+        _later("real_gradients", "real_gradients"),
+        "the update TRL makes against the identity, language model",
+        settings.RealGradientsSettings,
     ),
     "real-gradients-small": Experiment(
-        _later("real_gradients", "real_gradients"), "the update TRL makes against the identity, small transformer"
+        _later("real_gradients", "real_gradients"),
+        "the update TRL makes against the identity, small transformer",
+        settings.RealGradientsSettings,
     ),
-    "beyond-theorem": Experiment(_later("beyond_theorem", "beyond_theorem"), "where the identity ends, language model"),
+    "beyond-theorem": Experiment(
+        _later("beyond_theorem", "beyond_theorem"),
+        "where the identity ends, language model",
+        settings.BeyondTheoremSettings,
+    ),
     "beyond-theorem-small": Experiment(
-        _later("beyond_theorem", "beyond_theorem"), "where the identity ends, small transformer"
+        _later("beyond_theorem", "beyond_theorem"),
+        "where the identity ends, small transformer",
+        settings.BeyondTheoremSettings,
     ),
     "open-test": Experiment(
         _later("open_test", "open_test"),
         "silent groups of a language model in training against the closed form, by group size",
-        defaults=DEFAULTS,
+        settings.OpenTestSettings,
     ),
     "open-test-gradients": Experiment(
         _later("open_test_gradients", "open_test_gradients"),
         "gradient mass by difficulty of a language model in training against the closed form",
-        defaults=DEFAULTS,
+        settings.OpenTestGradientsSettings,
     ),
 }

@@ -12,10 +12,10 @@ the sum itself may cancel to nearly nothing. The controls go through the same co
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from replications.sigma_identity.settings import IdentitySettings
 from shared.harness.jobs import JobContext, Row
 from shared.theory.closed_forms import sigma
 from shared.theory.groups import dr_grpo_advantages, grpo_advantages, rloo_advantages
@@ -25,7 +25,7 @@ TRL_EPS = 1e-4
 Advantages = Callable[[np.ndarray], np.ndarray]
 
 
-def identity(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
+def identity(settings: IdentitySettings, seed: int, context: JobContext) -> list[Row]:
     """Largest errors of each identity over random groups, and the mean errors of the controls.
 
     Settings: `draws` (random matrices of scores; each is tried with every k from 0 to G), `largest_group` (G is drawn
@@ -36,16 +36,16 @@ def identity(settings: dict[str, Any], seed: int, context: JobContext) -> list[R
     worst: dict[str, float] = {}
     controls: dict[str, float] = {}
     groups = 0
-    for index in range(settings["draws"]):
+    for index in range(settings.draws):
         scores, rewards, right = random_groups(
-            generator, settings["largest_group"], settings["largest_dimension"], settings["largest_baseline"]
+            generator, settings.largest_group, settings.largest_dimension, settings.largest_baseline
         )
         for name, value in identity_errors(scores, rewards, right).items():
             worst[name] = max(worst.get(name, 0.0), value)
         for name, value in control_errors(scores, rewards, right).items():
-            controls[name] = controls.get(name, 0.0) + value / settings["draws"]
+            controls[name] = controls.get(name, 0.0) + value / settings.draws
         groups += len(right)
-        context.progress((index + 1) / settings["draws"])
+        context.progress((index + 1) / settings.draws)
     found = {**worst, **controls, "groups": float(groups)}
     return [{"metric": name, "value": value} for name, value in found.items()]
 

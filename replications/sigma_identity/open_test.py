@@ -38,6 +38,7 @@ from replications.sigma_identity.open_estimates import (
     shares,
     without_replacement,
 )
+from replications.sigma_identity.settings import OpenSettings, OpenTestSettings
 from shared.grading.rewards import completion_text
 from shared.harness.jobs import JobContext, Row, row
 from shared.models import catalog
@@ -46,7 +47,6 @@ from shared.tasks.addition import addition_problems, addition_reward
 from shared.theory.closed_forms import silent_rate
 from shared.training.group_log import read_group_log
 from shared.training.run import run_training
-from shared.training.settings import DEFAULTS, trainer_settings
 
 METHODS = ("grpo", "dr-grpo")
 BIN_NAMES = (*(str(i) for i in range(len(BINS))), "extreme", "medium")
@@ -86,28 +86,28 @@ class Groups:
     predicted: dict[str, np.ndarray]
 
 
-def open_test(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
+def open_test(settings: OpenTestSettings, seed: int, context: JobContext) -> list[Row]:
     """One training run at one G, with its checkpoints; see `_comparison` for the metrics.
 
     By step of the checkpoints: `solve_rate` and the fresh groups' silent fraction. By step in the middle between two
     checkpoints: the training groups' silent fraction. Without step: both over the whole run, and the mass by
     difficulty.
     """
-    model, tokenizer = catalog.load(settings["model"])
+    model, tokenizer = catalog.load(settings.model)
     problems, reward = open_problems(settings, seed)
-    size = settings["group_size"]
+    size = settings.group_size
     generator = torch.Generator().manual_seed(2_607_000 + seed)
     checkpoints: list[Checkpoint] = []
 
     def evaluate(policy: Any, step: int) -> dict[str, float]:
-        count = settings["reference_samples"] + settings["fresh_samples"]
+        count = settings.reference_samples + settings.fresh_samples
         solved = solve(policy, tokenizer, problems, reward, count, settings, generator)
         right = np.stack([rewards for _, rewards in solved])
-        checkpoints.append(checkpoint(step, right, settings["reference_samples"], size))
+        checkpoints.append(checkpoint(step, right, settings.reference_samples, size))
         return {}
 
     run = run_training(
-        trainer_settings(settings),
+        settings,
         seed,
         problems,
         [reward],
@@ -115,7 +115,7 @@ def open_test(settings: dict[str, Any], seed: int, context: JobContext) -> list[
         model=model,
         tokenizer=tokenizer,
         observe=evaluate,
-        observe_every=settings["eval_every"],
+        observe_every=settings.eval_every,
         progress=context.progress,
     )
     rows = [row("solve_rate", one.rates.mean(), one.step) for one in checkpoints]
@@ -136,30 +136,30 @@ def open_test(settings: dict[str, Any], seed: int, context: JobContext) -> list[
 # --- prompts and completions ------------------------------------------------------------------------------------------
 
 
-def open_problems(settings: dict[str, Any], seed: int) -> tuple[Dataset, Any]:
+def open_problems(settings: OpenSettings, seed: int) -> tuple[Dataset, Any]:
     """The fixed set of prompts of one run, which is trained on and measured, and its reward.
 
-    `settings["prompts"]` problems: sums with operands up to each of `settings["highs"]` in equal parts, so that solve
-    rates spread over all difficulties; or, where `settings["dataset"]` is given, mathematics problems from there.
-    `settings["reward"] = "even-length"` pays for something that a random model does too (miniature runs only).
+    `prompts` problems: sums with operands up to each of `highs` in equal parts, so that solve rates spread over all
+    difficulties; or, where a `dataset` is given, mathematics problems from there. The reward "even-length" pays for
+    something that a random model does too (miniature runs only).
     """
-    count = settings["prompts"]
-    if "dataset" in settings:
+    count = settings.prompts
+    if settings.dataset is not None:
         from shared.grading.rewards import accuracy_reward
         from shared.tasks.math import problems_from
 
-        catalog.prepare(settings["model"])  # a model that cannot be had is said before any data is fetched
-        problems = problems_from(settings["dataset"], ungradable="drop").shuffle(seed=seed)
+        catalog.prepare(settings.model)  # a model that cannot be had is said before any data is fetched
+        problems = problems_from(settings.dataset, ungradable="drop").shuffle(seed=seed)
         return problems.select(range(min(count, len(problems)))), accuracy_reward
     rows: dict[tuple[int, int], dict[str, Any]] = {}
-    highs = settings["highs"]
+    highs = settings.highs
     for i, high in enumerate(highs):
         wanted = count * (i + 1) // len(highs)
         drawn = min(2 * count, (high + 1) ** 2)  # some are known from an earlier range
-        for problem in addition_problems(drawn, seed, high=high, system_message=settings["system_message"]):
+        for problem in addition_problems(drawn, seed, high=high, system_message=settings.system_message):
             if len(rows) < wanted:
                 rows.setdefault((problem["a"], problem["b"]), problem)
-    reward = even_length_reward if settings.get("reward", "addition") == "even-length" else addition_reward
+    reward = even_length_reward if settings.reward == "even-length" else addition_reward
     return Dataset.from_list(list(rows.values())), reward
 
 
@@ -174,7 +174,7 @@ def solve(
     problems: Dataset,
     reward: Any,
     count: int,
-    settings: dict[str, Any],
+    settings: OpenSettings,
     generator: torch.Generator,
 ) -> list[tuple[Sample, np.ndarray]]:
     """`count` completions of every problem with their rewards (count,) in {0, 1}; each distinct one is graded once."""
@@ -183,11 +183,11 @@ def solve(
         tokenizer,
         problems["prompt"],
         count,
-        max_new_tokens=settings["max_new_tokens"],
+        max_new_tokens=settings.max_new_tokens,
         generator=generator,
-        temperature=settings.get("temperature", DEFAULTS["temperature"]),
-        precision=settings["precision"],
-        max_rows=settings["max_rows"],
+        temperature=settings.temperature,
+        precision=settings.precision,
+        max_rows=settings.max_rows,
     )
     texts = [sample.texts(tokenizer) for sample in samples]
     owner = [i for i, own in enumerate(texts) for _ in own]

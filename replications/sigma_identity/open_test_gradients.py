@@ -46,12 +46,12 @@ from replications.sigma_identity.open_estimates import (
 )
 from replications.sigma_identity.open_test import BIN_NAMES, METHODS, open_problems, solve
 from replications.sigma_identity.score_sketch import ScoreSketch, exact_gram
+from replications.sigma_identity.settings import OpenTestGradientsSettings
 from shared.harness.jobs import JobContext, Row, row
 from shared.models import catalog
 from shared.models.sampling import Sample
 from shared.theory.closed_forms import sigma
 from shared.training.run import run_training
-from shared.training.settings import DEFAULTS, trainer_settings
 
 SPLITS = 64
 """Random divisions into halves per prompt; their number only averages out which half a completion falls in."""
@@ -91,32 +91,32 @@ class Unit:
         return np.zeros(size + 1) if self.means is None else np.nan_to_num(group_norm_squared(self.means, size))
 
 
-def open_test_gradients(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
+def open_test_gradients(settings: OpenTestGradientsSettings, seed: int, context: JobContext) -> list[Row]:
     """One training run with scores at its checkpoints: rows by step, and over all checkpoints without a step."""
-    model, tokenizer = catalog.load(settings["model"])
+    model, tokenizer = catalog.load(settings.model)
     problems, reward = open_problems(settings, seed)
     generator = torch.Generator().manual_seed(2_607_500 + seed)
-    sketch = ScoreSketch(model, settings["sketch_rank"], seed, settings["precision"])
-    temperature = settings.get("temperature", DEFAULTS["temperature"])
+    sketch = ScoreSketch(model, settings.sketch_rank, seed, settings.precision)
+    temperature = settings.temperature
     units: list[Unit] = []
     errors: list[tuple[int, float]] = []
 
     def evaluate(policy: Any, step: int) -> dict[str, float]:
-        block = settings["reference_samples"] // 3
-        count = 3 * block + settings["scored_samples"]
+        block = settings.reference_samples // 3
+        count = 3 * block + settings.scored_samples
         solved = solve(policy, tokenizer, problems, reward, count, settings, generator)
         for i, (sample, right) in enumerate(solved):
             blocks = right[: 3 * block].reshape(3, block).sum(axis=1)
             draws, rewards = sample.draws[3 * block :], right[3 * block :]
             gram = None
             if 0 < rewards.sum() < len(rewards):
-                gram = _gram(sketch, policy, sample, draws, temperature, settings["score_batch"])
+                gram = _gram(sketch, policy, sample, draws, temperature, settings.score_batch)
             units.append(Unit(i, step, gram, rewards, *map(int, blocks), block))
         errors.append((step, sketch_error(sketch, policy, solved[0][0], temperature)))
         return {}
 
     run_training(
-        trainer_settings(settings),
+        settings,
         seed,
         problems,
         [reward],
@@ -124,15 +124,15 @@ def open_test_gradients(settings: dict[str, Any], seed: int, context: JobContext
         model=model,
         tokenizer=tokenizer,
         observe=evaluate,
-        observe_every=settings["eval_every"],
+        observe_every=settings.eval_every,
         progress=context.progress,
     )
     rows = [row("sketch_error", error, step) for step, error in errors]
     units = in_units_of_scores(units)
     for step, _ in errors:
         now = [unit for unit in units if unit.step == step]
-        rows += _prompt_rows(now, step) + _summary(now, settings["group_sizes"], step)
-    return rows + _summary(units, settings["group_sizes"])
+        rows += _prompt_rows(now, step) + _summary(now, settings.group_sizes, step)
+    return rows + _summary(units, settings.group_sizes)
 
 
 def in_units_of_scores(units: list[Unit]) -> list[Unit]:

@@ -29,6 +29,7 @@ from replications.sigma_identity.score_gradients import (
     spread,
     visit_scores,
 )
+from replications.sigma_identity.settings import RealGradientsSettings
 from replications.sigma_identity.trl_updates import run_trainer
 from shared.harness.jobs import JobContext, Row
 
@@ -36,7 +37,7 @@ _SAMPLED = 250_000  # coordinates on which the wrong predictions are compared; t
 _OTHER_LOSS = {"grpo": "dapo", "dapo": "grpo", "dr_grpo": "grpo"}
 
 
-def real_gradients(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
+def real_gradients(settings: RealGradientsSettings, seed: int, context: JobContext) -> list[Row]:
     """Predicted against measured update of one step; settings as in `trl_updates.run_trainer`.
 
     Metrics: `error`, `cosine`, `norm_ratio` of the measured update against the exact prediction, over all parameters;
@@ -61,18 +62,18 @@ def real_gradients(settings: dict[str, Any], seed: int, context: JobContext) -> 
         "step_rounding": update.rounding,
         "update_norm": agreement(update.change, update.change).norm,
     }
-    if settings["reward"] != "constant":
-        policy, _ = load_policy(settings["model"], settings["precision"], run.device)
+    if settings.reward != "constant":
+        policy, _ = load_policy(settings.model, settings.precision, run.device)
         values |= compare(policy, rollout, update.change, settings, context)
     return [{"metric": name, "value": float(value)} for name, value in values.items()]
 
 
-def predictions(rollout: Rollout, settings: dict[str, Any]) -> dict[str, Tensor]:
+def predictions(rollout: Rollout, settings: RealGradientsSettings) -> dict[str, Tensor]:
     """Weight of every completion's score, (B,), in the exact prediction (`"exact"`), the paper's, and wrong ones."""
-    scale, loss_type = settings["scale_rewards"], settings["loss_type"]
+    scale, loss_type = settings.scale_rewards, settings.loss_type
 
     def weights(form: str, loss: str = loss_type) -> Tensor:
-        normalizers = score_normalizers(rollout.lengths, loss, settings["max_new_tokens"])
+        normalizers = score_normalizers(rollout.lengths, loss, settings.max_new_tokens)
         return identity_weights(rollout.rewards, form) * normalizers
 
     found = {
@@ -87,7 +88,7 @@ def predictions(rollout: Rollout, settings: dict[str, Any]) -> dict[str, Tensor]
 
 
 def compare(
-    policy: Any, rollout: Rollout, change: Vector, settings: dict[str, Any], context: JobContext | None = None
+    policy: Any, rollout: Rollout, change: Vector, settings: RealGradientsSettings, context: JobContext | None = None
 ) -> dict[str, float]:
     """Metrics of one update `change` against the predictions from the scores of `rollout` under `policy`.
 
@@ -125,7 +126,7 @@ def compare(
     return values
 
 
-def expected_factor(settings: dict[str, Any]) -> float:
+def expected_factor(settings: RealGradientsSettings) -> float:
     """What TRL's update is of the paper's: sqrt((G-1)/G) for `scale_rewards = "group"` (but for the 1e-4), else 1."""
-    size = settings["group_size"]
-    return math.sqrt((size - 1) / size) if settings["scale_rewards"] == "group" else 1.0
+    size = settings.group_size
+    return math.sqrt((size - 1) / size) if settings.scale_rewards == "group" else 1.0

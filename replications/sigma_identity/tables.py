@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import decimal
 import math
-from typing import Any
 
 import numpy as np
 
+from replications.sigma_identity.settings import BigMathSettings, ClosedFormsSettings
 from shared.harness.jobs import JobContext, Row
 from shared.planning.solve_rates import SolveRates, load_solve_rates
 from shared.theory.closed_forms import (
@@ -35,7 +35,7 @@ _EXPANSION_VARIANCE = 50.0  # G p (1-p) at which the order of the expansion's er
 EXTREME_AND_MEDIUM = (0.0, 0.1, 0.4, 0.6, 0.9, 1.0)  # no solve rate k/64 lies on an inner edge
 
 
-def closed_forms(settings: dict[str, Any], seeds: range, context: JobContext) -> list[Row]:
+def closed_forms(settings: ClosedFormsSettings, seeds: range, context: JobContext) -> list[Row]:
     """All closed forms at one solve rate p; rows without a seed are not random.
 
     `*_error`: largest relative error over `exact_group_sizes`. `group_size_*` and `group_size_law_*`: smallest G and
@@ -44,9 +44,9 @@ def closed_forms(settings: dict[str, Any], seeds: range, context: JobContext) ->
     `groups` drawn groups of `group_size` and the closed form, in standard errors; `control_*_z`: the same with one
     thing wrong, so that it must be large. Nothing is drawn for p outside [0.01, 0.99]: too few groups are mixed there.
     """
-    p, size = float(settings["p"]), int(settings["group_size"])
+    p, size = settings.p, settings.group_size
     values = {
-        **exact_errors(p, settings["exact_group_sizes"]),
+        **exact_errors(p, settings.exact_group_sizes),
         **_group_sizes(p),
         "fidelity": float(fidelity(p, size)),
         "attenuation": float(attenuation(p, size)),
@@ -59,7 +59,7 @@ def closed_forms(settings: dict[str, Any], seeds: range, context: JobContext) ->
     rows: list[Row] = [{"metric": name, "value": value} for name, value in values.items()]
     for done, seed in enumerate(seeds if 0.01 <= p <= 0.99 else []):
         context.progress(done / len(seeds))
-        scores = monte_carlo(p, size, int(settings["groups"]), np.random.default_rng([seed, size]))
+        scores = monte_carlo(p, size, settings.groups, np.random.default_rng([seed, size]))
         rows += [{"metric": name, "value": value, "seed": seed} for name, value in scores.items()]
     return rows
 
@@ -167,7 +167,7 @@ def _z(values: np.ndarray, expected: float) -> float:
     return float((values.mean() - expected) / (values.std(ddof=1) / math.sqrt(len(values))))
 
 
-def big_math(settings: dict[str, Any], seed: int, context: JobContext) -> list[Row]:
+def big_math(settings: BigMathSettings, seed: int, context: JobContext) -> list[Row]:
     """Silent groups and gradient mass over a data set's solve rates; nothing is random, so the seed changes nothing.
 
     `solve_rates` is a source of `shared.planning.solve_rates`. `mass_*` are shares of the expected gradient on extreme
@@ -175,8 +175,8 @@ def big_math(settings: dict[str, Any], seed: int, context: JobContext) -> list[R
     has a row per difficulty tenth (step 0 to 9). `silent_fraction` takes each rate as exact;
     `silent_fraction_without_replacement` draws each group from the rollouts there are.
     """
-    rates = load_solve_rates(settings["solve_rates"])
-    size = int(settings["group_size"])
+    rates = load_solve_rates(settings.solve_rates)
+    size = settings.group_size
     values = {**_ends(rates), **_silent_fractions(rates, size), **mass_shares(rates, size)}
     rows: list[Row] = [{"metric": name, "value": float(value)} for name, value in values.items()]
     for method in ("grpo", "dr-grpo"):

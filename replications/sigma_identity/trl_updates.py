@@ -29,12 +29,14 @@ from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOTrainer
 
 from replications.sigma_identity.score_gradients import Rollout, Vector, agreement, load_policy
+from replications.sigma_identity.settings import UpdateSettings
 from shared.grading.rewards import completion_text
 from shared.models.precision import in_float64, with_exact_rotary
 from shared.models.sampling import prompt_ids
 from shared.tasks.addition import addition_problems, addition_reward, last_number
 from shared.training.group_log import read_group_log
 from shared.training.run import grpo_config
+from shared.training.settings import TrainingSettings
 from shared.training.trainer import TokenWeightedGRPOTrainer
 
 
@@ -61,38 +63,34 @@ class TrainerRun:
     device: str
 
 
-def run_trainer(settings: dict[str, Any], seed: int, directory: Path, keep_weights: bool = False) -> TrainerRun:
+def run_trainer(settings: UpdateSettings, seed: int, directory: Path, keep_weights: bool = False) -> TrainerRun:
     """Run TRL's trainer for `steps` optimizer steps and return what each of them did.
 
-    Settings: `model`, `precision` ("float32" or "float64"), `reward` (see `reward_function`), `prompts` groups a step
-    of `group_size`, `micro_batch` completions a backward pass, `max_new_tokens`, `loss_type`, `scale_rewards`, `lr`,
-    the addition task's `low`, `high` and `system_message`; `steps` (1), `num_iterations` (1) and `beta` (0), whose
-    defaults are the theorem's own case.
     Memory: three vectors of the model's size (weights, gradient, change), and two more per step with `keep_weights`.
     """
-    exact = settings["precision"] == "float64"
-    steps = settings.get("steps", 1)
+    exact = settings.precision == "float64"
+    steps = settings.steps
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model, tokenizer = load_policy(settings["model"], settings["precision"], device)
-    completions = settings["prompts"] * settings["group_size"]
+    model, tokenizer = load_policy(settings.model, settings.precision, device)
+    completions = settings.prompts * settings.group_size
     log = directory / "groups.jsonl"
     with tempfile.TemporaryDirectory(prefix="trl-") as scratch:
         config = grpo_config(
-            {
-                "steps": steps,
-                "prompts_per_step": settings["prompts"],
-                "group_size": settings["group_size"],
-                "gradient_accumulation_steps": completions // min(settings["micro_batch"], completions),
-                "lr": settings["lr"],
-                "optimizer": "sgd",
-                "max_grad_norm": 0.0,  # TRL's way to say: do not clip
-                "max_new_tokens": settings["max_new_tokens"],
-                "loss_type": settings["loss_type"],
-                "scale_rewards": settings["scale_rewards"],
-                "beta": settings.get("beta", 0.0),
-                "num_iterations": settings.get("num_iterations", 1),
-                "precision": "float32",  # no autocast: the model's own type is used
-            },
+            TrainingSettings(
+                steps=steps,
+                prompts_per_step=settings.prompts,
+                group_size=settings.group_size,
+                gradient_accumulation_steps=completions // min(settings.micro_batch, completions),
+                lr=settings.lr,
+                optimizer="sgd",
+                max_grad_norm=0.0,  # TRL's way to say: do not clip
+                max_new_tokens=settings.max_new_tokens,
+                loss_type=settings.loss_type,
+                scale_rewards=settings.scale_rewards,
+                beta=settings.beta,
+                num_iterations=settings.num_iterations,
+                precision="float32",  # no autocast: the model's own type is used
+            ),
             seed,
             scratch,
         )
@@ -196,13 +194,13 @@ def _rollouts(log: Path, tokenizer: Any) -> list[Rollout]:
     return rollouts
 
 
-def _dataset(settings: dict[str, Any], steps: int, seed: int) -> Dataset:
+def _dataset(settings: UpdateSettings, steps: int, seed: int) -> Dataset:
     problems = addition_problems(
-        settings["prompts"] * steps,
+        settings.prompts * steps,
         seed=seed,
-        low=settings["low"],
-        high=settings["high"],
-        system_message=settings["system_message"],
+        low=settings.low,
+        high=settings.high,
+        system_message=settings.system_message,
     )
     return Dataset.from_list(problems)
 
@@ -210,16 +208,16 @@ def _dataset(settings: dict[str, Any], steps: int, seed: int) -> Dataset:
 # --- rewards ----------------------------------------------------------------------------------------------------------
 
 
-def reward_function(settings: dict[str, Any]) -> Callable[..., list[float]]:
-    """The reward that `settings["reward"]` names.
+def reward_function(settings: UpdateSettings) -> Callable[..., list[float]]:
+    """The reward that the settings name.
 
     For a model that can add: "addition" (1 if right), "digits" (share of right digits). For one that cannot: "parity"
-    (1 if the token ids have an odd sum), "levels" (`settings["levels"]` values from 0 to 1, by the sum of token ids).
+    (1 if the token ids have an odd sum), "levels" (`levels` values from 0 to 1, by the sum of token ids).
     "constant": 0.35 for every completion, so that every group is silent.
     """
-    name = settings["reward"]
+    name = settings.reward
     if name == "levels":
-        return level_reward(settings["levels"])
+        return level_reward(settings.levels)
     return {
         "addition": addition_reward,
         "digits": digit_credit,

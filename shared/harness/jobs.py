@@ -28,6 +28,7 @@ from typing import Any
 from shared.errors import ReplicationError
 from shared.harness.memory import keep_freed_memory, release_freed_memory
 from shared.harness.paper_modules import import_from
+from shared.settings import Settings
 
 Row = dict[str, Any]
 """`{"metric": str, "value": float}` and, where they apply, `"seed"`, `"step"` (int) and `"timing"` (bool)."""
@@ -41,16 +42,17 @@ def row(metric: str, value: float, step: int | None = None) -> Row:
     return measured
 
 
-def deferred(package: str, module: str, name: str) -> Callable[[dict[str, Any], Any, JobContext], list[Row]]:
+def deferred(package: str, module: str, name: str) -> Callable[[Any, Any, JobContext], list[Row]]:
     """The experiment `name` of `package.module`, imported at its first call: listing experiments loads no library."""
 
-    def experiment(settings: dict[str, Any], seeds: Any, context: JobContext) -> list[Row]:
+    def experiment(settings: Any, seeds: Any, context: JobContext) -> list[Row]:
         return getattr(importlib.import_module(f"{package}.{module}"), name)(settings, seeds, context)
 
     return experiment
 
 
 FORMAT = 1
+RUNNER_KEYS = ("threads",)  # of a cell: what the runner itself reads
 COLUMNS = ("metric", "value", "seed", "step", "timing")
 
 
@@ -58,17 +60,22 @@ COLUMNS = ("metric", "value", "seed", "step", "timing")
 class Experiment:
     """A function from settings and seed to measured rows, with what the runner must know about it.
 
-    `function(settings, seed, context)` returns a list of `Row`.  With `seeds_at_once` there is one job per
+    `function(settings, seed, context)` returns a list of `Row`; `settings` is an instance of the model of that name,
+    made of a profile's cell.  With `seeds_at_once` there is one job per
     combination of settings: the function gets the `range` of all seeds in place of one seed; a row then carries its
     `"seed"`, or none if it sums up all of them.  Raise `version` when a change of the function should make finished
     jobs run again.
     """
 
-    function: Callable[[dict[str, Any], Any, JobContext], list[Row]]
+    function: Callable[[Any, Any, JobContext], list[Row]]
     description: str
+    settings: type[Settings]
     version: int = 1
     seeds_at_once: bool = False
-    defaults: dict[str, Any] = field(default_factory=dict)
+
+    def parse(self, cell: dict[str, Any], where: str) -> Settings:
+        """The typed settings of a profile's cell, without those that are the runner's; as `Settings.parse`."""
+        return self.settings.parse({key: value for key, value in cell.items() if key not in RUNNER_KEYS}, where)
 
 
 @dataclass
@@ -137,57 +144,6 @@ class Outcome:
 
     status: str
     message: str = ""
-
-
-class ReadSettings(dict):
-    """Settings that remember which of them were read, so that a knob connected to nothing is noticed.
-
-    Whoever walks over all of them (`**settings`, `dict(settings)`, `.items()`) has read them all.
-    """
-
-    def __init__(self, settings: dict[str, Any]) -> None:
-        super().__init__(settings)
-        self.read: set[str] = set()
-
-    def __getitem__(self, key: str) -> Any:
-        self.read.add(key)
-        return super().__getitem__(key)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """As in any dictionary, and remembered."""
-        self.read.add(key)
-        return super().get(key, default)
-
-    def pop(self, key: str, *default: Any) -> Any:
-        """As in any dictionary, and remembered."""
-        self.read.add(key)
-        return super().pop(key, *default)
-
-    def _read_all(self) -> None:
-        self.read.update(super().keys())
-
-    def __iter__(self) -> Iterator[str]:
-        self._read_all()
-        return super().__iter__()
-
-    def keys(self) -> Any:
-        """As in any dictionary; counts as reading everything."""
-        self._read_all()
-        return super().keys()
-
-    def items(self) -> Any:
-        """As in any dictionary; counts as reading everything."""
-        self._read_all()
-        return super().items()
-
-    def values(self) -> Any:
-        """As in any dictionary; counts as reading everything."""
-        self._read_all()
-        return super().values()
-
-    def copy(self) -> dict[str, Any]:
-        """A plain dictionary; counts as reading everything."""
-        return dict(self.items())
 
 
 def write_atomic(path: Path, content: str | bytes, durable: bool = True) -> None:
@@ -323,7 +279,7 @@ def _measure(job: Job, paper_directory: Path, jobs_directory: Path, origin: Orig
     seed_everything(job.seeds.start)
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(job.settings["threads"])
-    settings = ReadSettings(job.settings)
+    settings = experiment.parse(job.settings, str(job))
     start = time.perf_counter()
     rows = experiment.function(settings, job.seeds if job.seeds_at_once else job.seeds.start, context)
     seconds = time.perf_counter() - start
@@ -336,7 +292,6 @@ def _measure(job: Job, paper_directory: Path, jobs_directory: Path, origin: Orig
         "seeds": [job.seeds.start, job.seeds.stop],
         "seconds": seconds,
         "peak_memory_bytes": _peak_memory(),
-        "settings_read": sorted(settings.read),
         **origin.__dict__,
         "rows": columns,
     }

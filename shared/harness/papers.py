@@ -16,6 +16,7 @@ from shared.harness.paper_modules import import_from
 from shared.harness.profiles import Profile, load_profiles
 
 CLAIMS_FILE = "claims.toml"
+PROFILES_FILE = "profiles.toml"
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Paper:
     @cached_property
     def profiles(self) -> dict[str, Profile]:
         """Every profile by name."""
-        return load_profiles(self.directory / "profiles.toml")
+        return load_profiles(self.directory / PROFILES_FILE)
 
     @cached_property
     def _claims_document(self) -> tuple[PaperFacts, tuple[Claim, ...]]:
@@ -93,10 +94,31 @@ class Paper:
         """One experiment by name."""
         if name not in self.experiments:
             raise ReplicationError(
-                f"{self.directory / 'profiles.toml'} has an experiment '{name}' that {self.name}/experiments.py does "
+                f"{self.directory / PROFILES_FILE} has an experiment '{name}' that {self.name}/experiments.py does "
                 f"not register; EXPERIMENTS has: {', '.join(self.experiments)}."
             )
         return self.experiments[name]
+
+    def where(self, profile: str, experiment: str) -> str:
+        """Where an experiment of a profile is written, for messages."""
+        return f"{self.directory / PROFILES_FILE}, [{profile}.{experiment}]"
+
+    def check_settings(self) -> None:
+        """Hold every cell of every profile against its experiment's settings; ReplicationError lists what is wrong.
+
+        One message names the file and, for each mistake, profile, experiment and key, with the names that are known.
+        """
+        problems = {}
+        for profile in self.profiles.values():
+            for plan in profile.plans.values():
+                where, experiment = self.where(profile.name, plan.experiment), self.experiment(plan.experiment)
+                for cell in plan.cells:
+                    try:
+                        experiment.parse(cell, where)
+                    except ReplicationError as error:
+                        problems[str(error)] = None
+        if problems:
+            raise ReplicationError("\n".join(problems))
 
     def _has(self, stem: str) -> bool:
         return (self.directory / f"{stem}.py").is_file() or (self.directory / stem / "__init__.py").is_file()

@@ -3,7 +3,12 @@
 One table per profile; in it, one table per experiment: `seeds` (a number: seeds 0..seeds-1), `workers` (processes
 side by side), `threads` (torch threads inside each), fixed settings, and the settings that vary: `grid` (every
 combination, in the written order) and `cells` (combinations written out, each crossed with the grid; a cell may have
-`seeds` of its own).
+`seeds` of its own). A setting may be a table, such as `trl`; grid and cells set one of its entries by `trl.epsilon`.
+
+A profile with `like = "other"` has the other's experiments, and writes only what differs: a key, `grid` and `cells`
+each replace the other's as a whole, `without = ["key"]` leaves keys out, and `experiment = false` leaves out an
+experiment. Experiments run in the written order; one that is not written keeps its place after the one before it. An
+experiment with `like = "sibling"` (or `"profile.experiment"`) starts from that one's table, and from that alone.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from shared.errors import ReplicationError
+from shared.harness.inheritance import LIKE, Inheritance
 
 PROFILE_KEYS = {"description": str, "budget_minutes": (int, float), "requires": str}
 REQUIREMENTS = ("gpu", "hub")
@@ -41,7 +47,8 @@ class Plan:
 
     def label(self, settings: Settings) -> str:
         """`key=value;key=value` of the varying settings, keys sorted: how a cell is named in the measurements."""
-        return ";".join(f"{key}={format_value(settings[key])}" for key in sorted(self.varying) if key in settings)
+        values = {key: setting(settings, key) for key in sorted(self.varying)}
+        return ";".join(f"{key}={format_value(value)}" for key, value in values.items() if value is not None)
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,11 @@ class Profile:
 def load_profiles(path: Path) -> dict[str, Profile]:
     """Read and check one `profiles.toml`; every mistake is a `ReplicationError` that says where it is."""
     document = read_toml(path)
-    return {name: _parse_profile(name, table, path) for name, table in document.items()}
+    for name, table in document.items():
+        if not isinstance(table, dict):
+            raise ReplicationError(f"{path}: '{name}' stands outside any profile; write [profile] above it.")
+    inherited = Inheritance(document, path)
+    return {name: _parse_profile(name, table, path, inherited) for name, table in document.items()}
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -109,19 +120,20 @@ def parse_value(text: str) -> Any:
     return text
 
 
-def _parse_profile(name: str, table: Any, path: Path) -> Profile:
-    if not isinstance(table, dict):
-        raise ReplicationError(f"{path}: '{name}' stands outside any profile; write [profile] above it.")
-    own, plans = {}, {}
+def _parse_profile(name: str, table: Settings, path: Path, inherited: Inheritance) -> Profile:
+    own = {}
     for key, value in table.items():
-        if isinstance(value, dict):
-            plans[key] = _parse_plan(key, value, f"{path}, [{name}.{key}]")
-        elif key not in PROFILE_KEYS:
-            raise ReplicationError(f"{path}, [{name}]: unknown key '{key}'; known: {', '.join(PROFILE_KEYS)}.")
-        elif not isinstance(value, PROFILE_KEYS[key]) or isinstance(value, bool):
+        if key == LIKE or isinstance(value, dict) or value is False:
+            continue
+        if key not in PROFILE_KEYS:
+            raise ReplicationError(f"{path}, [{name}]: unknown key '{key}'; known: {', '.join((*PROFILE_KEYS, LIKE))}.")
+        if not isinstance(value, PROFILE_KEYS[key]) or isinstance(value, bool):
             raise ReplicationError(f"{path}, [{name}]: '{key}' has the wrong type.")
-        else:
-            own[key] = value
+        own[key] = value
+    plans = {
+        experiment: _parse_plan(experiment, inherited.table(name, experiment), f"{path}, [{name}.{experiment}]")
+        for experiment in inherited.experiments(name)
+    }
     if not plans:
         raise ReplicationError(f"{path}, [{name}]: the profile has no experiment.")
     if own.get("requires") not in (None, *REQUIREMENTS):
@@ -129,7 +141,7 @@ def _parse_profile(name: str, table: Any, path: Path) -> Profile:
     return Profile(name, own.get("description", ""), own.get("budget_minutes"), own.get("requires"), plans)
 
 
-def _parse_plan(experiment: str, table: dict[str, Any], where: str) -> Plan:
+def _parse_plan(experiment: str, table: Settings, where: str) -> Plan:
     table = dict(table)
     grid, cells = table.pop("grid", {}), table.pop("cells", [{}])
     seeds = _positive_integer(table.pop("seeds", None), "seeds", where)
@@ -137,16 +149,17 @@ def _parse_plan(experiment: str, table: dict[str, Any], where: str) -> Plan:
     threads = _positive_integer(table.pop("threads", 1), "threads", where)
     if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells) or not cells:
         raise ReplicationError(f"{where}: cells must be written as [[...cells]] tables.")
+    grid = _flat(grid) if isinstance(grid, dict) else grid
     if not isinstance(grid, dict) or not all(isinstance(values, list) and values for values in grid.values()):
         raise ReplicationError(f"{where}.grid: every key must hold a list of at least one value.")
-    cells = [dict(cell) for cell in cells]
+    cells = [_flat(cell) for cell in cells]
     own_seeds = [_positive_integer(cell.pop("seeds", seeds), "seeds", where) for cell in cells]
     twice = sorted(set(grid) & {key for cell in cells for key in cell})
     if twice:
         raise ReplicationError(f"{where}: {', '.join(twice)} is set by both grid and cells.")
     combinations = [dict(zip(grid, values)) for values in itertools.product(*grid.values())]
     fixed = {"threads": threads, **table}
-    settings = tuple({**fixed, **cell, **combination} for cell in cells for combination in combinations)
+    settings = tuple(_with(fixed, {**cell, **combination}) for cell in cells for combination in combinations)
     varying = tuple(dict.fromkeys([key for cell in cells for key in cell] + list(grid)))
     for combination in settings:
         _check_settings(combination, varying, where)
@@ -158,6 +171,31 @@ def _parse_plan(experiment: str, table: dict[str, Any], where: str) -> Plan:
     return plan
 
 
+def _flat(table: Settings, prefix: str = "") -> Settings:
+    """Entries of tables within a table by dotted names: `trl.epsilon`."""
+    flat = {}
+    for key, value in table.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _with(settings: Settings, changes: Settings) -> Settings:
+    """The settings with changes under dotted names; tables are copied, so that cells share none."""
+    changed = dict(settings)
+    for key, value in changes.items():
+        head, dot, rest = key.partition(".")
+        table = changed.get(head, {})
+        changed[head] = _with(table if isinstance(table, dict) else {}, {rest: value}) if dot else value
+    return changed
+
+
+def setting(settings: Settings, key: str) -> Any:
+    """The value under a dotted name, or None where there is none."""
+    for part in key.split("."):
+        settings = settings.get(part) if isinstance(settings, dict) else None
+    return settings
+
+
 def _positive_integer(value: Any, key: str, where: str) -> int:
     if value is None:
         raise ReplicationError(f"{where}: '{key}' is missing.")
@@ -167,12 +205,12 @@ def _positive_integer(value: Any, key: str, where: str) -> int:
 
 
 def _check_settings(settings: Settings, varying: tuple[str, ...], where: str) -> None:
-    for key, value in settings.items():
+    for key, value in _flat(settings).items():
         if key in RESERVED or key in ("seeds", "workers"):
             raise ReplicationError(f"{where}: '{key}' is a reserved name, not a setting.")
         items = value if isinstance(value, list) else [value]
         if not all(isinstance(item, (str, int, float)) for item in items):
-            raise ReplicationError(f"{where}: '{key}' must be text, a number, true/false or a list of these.")
+            raise ReplicationError(f"{where}: '{key}' must be text, a number, true/false, a list or a table of these.")
         if any(isinstance(item, float) and not math.isfinite(item) for item in items):
             raise ReplicationError(f"{where}: '{key}' is not a finite number.")
         if key in varying and isinstance(value, str):

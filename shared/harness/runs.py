@@ -74,11 +74,13 @@ def jobs_of(plan: Plan, experiment: Experiment) -> list[Job]:
 def run_profile(paper: Paper, name: str, results: Path, root: Path, console: Console, options: Options) -> Result:
     """Run what is missing of a profile, then write its measurements, timings and record under `results`.
 
-    `root` is the checkout whose commit and source go into the record.  A job that fails does not stop the others; a
+    `root` is the checkout whose commit and source go into the record.  Settings are checked first, those of every
+    profile of the paper.  A job that fails does not stop the others; a
     job that raises `ReplicationError` does.  Ctrl-C raises KeyboardInterrupt after the workers are gone.
     """
     check_executor(options.executor)
     profile = paper.profile(name)
+    paper.check_settings()
     selected = profile.with_overrides(options.only, options.seeds, options.workers)
     jobs = {plan.experiment: jobs_of(plan, paper.experiment(plan.experiment)) for plan in selected.plans.values()}
     if profile.requires == "gpu" and not gpus():
@@ -93,6 +95,7 @@ def run_profile(paper: Paper, name: str, results: Path, root: Path, console: Con
         if options.fresh:
             _remove_jobs(directory / "jobs", list(jobs))
         pending = {name: _pending(list_, directory / "jobs", console) for name, list_ in jobs.items()}
+        _check(paper, name, pending)
         _announce(paper, profile, jobs, pending, console)
         started = _now()
         failures = _execute(paper, selected, jobs, pending, directory, source, console, options)
@@ -101,6 +104,18 @@ def run_profile(paper: Paper, name: str, results: Path, root: Path, console: Con
         whole = replace(selected, plans=everything)
         _assemble(paper, whole, set(selected.plans), directory, source, console, started, options, failures)
     return Result(directory, failures)
+
+
+def _check(paper: Paper, profile: str, pending: dict[str, list[Job]]) -> None:
+    """Let the libraries look at the settings of what is to run: a wrong method must not fail hours later."""
+    for name, jobs in pending.items():
+        experiment = paper.experiment(name)
+        for cell in {json.dumps(job.settings): job.settings for job in jobs}.values():
+            where = paper.where(profile, name)
+            try:
+                experiment.parse(cell, where).check()
+            except ReplicationError as error:
+                raise ReplicationError(f"{where}: {str(error).removeprefix(f'{where}: ')}") from error
 
 
 def _execute(
@@ -203,9 +218,6 @@ def _assemble(
                 style="yellow",
                 soft_wrap=True,
             )
-        if entry["settings_never_read"]:
-            words = ", ".join(entry["settings_never_read"])
-            console.print(f"{name} never read these settings: {words}.", style="yellow", soft_wrap=True)
     record = {
         "paper": paper.slug,
         "profile": profile.name,
@@ -219,7 +231,6 @@ def _assemble(
 def _experiment_record(
     plan: Plan, jobs: int, contents: list[dict[str, Any]], source: Origin, experiment: Experiment
 ) -> dict[str, Any]:
-    read = {name for content in contents for name in content["settings_read"]} | {"threads"}
     commits = Counter((content["commit"] or "unknown") + ("+" if content["dirty"] else "") for content in contents)
     return {
         "seeds": f"0-{plan.seeds - 1}" if plan.seeds > 1 else "0",
@@ -227,7 +238,7 @@ def _experiment_record(
         "workers": plan.workers,
         "varying": list(plan.varying),
         "settings": list(plan.cells),
-        "defaults": experiment.defaults,  # of settings that the profile leaves out
+        "defaults": experiment.settings.defaults(),  # of settings that the profile leaves out
         "jobs": jobs,
         "jobs_finished": len(contents),
         "jobs_from_other_source": sum(content["fingerprint"] != source.fingerprint for content in contents),
@@ -235,7 +246,6 @@ def _experiment_record(
         "peak_memory_gib": round(max((content["peak_memory_bytes"] for content in contents), default=0) / 2**30, 2),
         "commits": dict(sorted(commits.items())),  # a + stands for uncommitted changes
         "machines": sorted({content["machine"] for content in contents}),
-        "settings_never_read": sorted({name for cell in plan.cells for name in cell} - read) if contents else [],
     }
 
 

@@ -21,6 +21,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from shared.grading.rewards import RewardFunction
 from shared.models.plain_sampling import plain_sampling
 from shared.models.sampling import autocast, end_tokens, prompt_ids, prompt_text
+from shared.models.settings import BenchmarkSettings
 from shared.statistics.estimates import Estimate, mean_interval, wilson_interval
 
 
@@ -99,14 +100,11 @@ def benchmark_accuracies(
     tokenizer: PreTrainedTokenizerBase,
     benchmarks: Mapping[str, Dataset],
     reward: RewardFunction | Sequence[RewardFunction],
-    settings: Mapping[str, Any],
+    settings: BenchmarkSettings,
+    precision: str,
     seed: int,
 ) -> dict[str, float]:
-    """Accuracy on each benchmark, sampled as `settings` say.
-
-    Read from `settings`: `eval_max_new_tokens`, `eval_batch_size`, `eval_samples`, `eval_temperature`, `precision`.
-    Other arguments: see `evaluate_benchmark`.
-    """
+    """Accuracy on each loaded benchmark, sampled as `settings` say; other arguments: see `evaluate_benchmark`."""
     return {
         name: float(
             evaluate_benchmark(
@@ -114,12 +112,12 @@ def benchmark_accuracies(
                 tokenizer,
                 problems,
                 reward,
-                max_new_tokens=settings["eval_max_new_tokens"],
-                batch_size=settings["eval_batch_size"],
-                samples=settings["eval_samples"],
-                temperature=settings["eval_temperature"],
+                max_new_tokens=settings.eval_max_new_tokens,
+                batch_size=settings.eval_batch_size,
+                samples=settings.eval_samples,
+                temperature=settings.eval_temperature,
                 seed=seed,
-                precision=settings["precision"],
+                precision=precision,
             ).estimate.value
         )
         for name, problems in benchmarks.items()

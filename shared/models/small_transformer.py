@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from torch.nn.functional import cross_entropy
 
 from shared.errors import ReplicationError
 from shared.models import catalog
+from shared.models.settings import SmallStart
 from shared.tasks.addition import load as load_addition
 
 END = 0
@@ -33,13 +33,6 @@ _CHARACTERS = "0123456789+="
 _VOCABULARY = {"<end>": END, **{character: i + 1 for i, character in enumerate(_CHARACTERS)}}
 PROBE = 256  # training problems on which accuracy is measured
 _FORMAT = 1  # raise when the same settings should give another start
-
-KEYS = (
-    "low", "high", "train_size", "validation_size", "longer_low", "longer_high", "width", "layers",
-    "pretrain_size", "pretrain_longer", "pretrain_longer_share", "pretrain_accuracy", "pretrain_lr", "pretrain_batch",
-    "pretrain_max_steps",
-)  # fmt: skip
-"""Settings of `small_start`; the same ones, with the seed, always give the same model."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +49,12 @@ class AdditionProblems:
     longer_train: Dataset
 
 
-def problems(settings: Mapping[str, Any], seed: int) -> AdditionProblems:
+def problems(settings: SmallStart, seed: int) -> AdditionProblems:
     """The problems of a seed: operands from `low` to `high`, and from `longer_low` to `longer_high`."""
-    sizes = {"validation_size": settings["validation_size"], "seed": seed}
-    short = load_addition(low=settings["low"], high=settings["high"], train_size=settings["train_size"], **sizes)
+    sizes = {"validation_size": settings.validation_size, "seed": seed}
+    short = load_addition(low=settings.low, high=settings.high, train_size=settings.train_size, **sizes)
     longer = load_addition(
-        low=settings["longer_low"], high=settings["longer_high"], train_size=settings["pretrain_longer"], **sizes
+        low=settings.longer_low, high=settings.longer_high, train_size=settings.pretrain_longer, **sizes
     )
     parts = (short.train, short.validation, longer.validation, longer.train)
     return AdditionProblems(*(_as_text(part) for part in parts))
@@ -91,20 +84,20 @@ def random_model(width: int, layers: int, seed: int) -> Any:
     )
 
 
-def small_start(settings: Mapping[str, Any], seed: int) -> Path:
+def small_start(settings: SmallStart, seed: int) -> Path:
     """Directory of the pre-trained model of a seed, made once and then kept in the model cache.
 
     Raises ReplicationError when `pretrain_accuracy` is not reached within `pretrain_max_steps`, and when the cache
     cannot be written.
     """
-    identity = {key: settings[key] for key in KEYS} | {"seed": seed, "format": _FORMAT, "torch": torch.__version__}
+    identity = SmallStart.of(settings).model_dump() | {"seed": seed, "format": _FORMAT, "torch": torch.__version__}
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
     return catalog.made_once(
         f"small-addition/{digest}", lambda work: catalog.save(pretrained(settings, seed), small_tokenizer(), work)
     )
 
 
-def pretrained(settings: Mapping[str, Any], seed: int) -> Any:
+def pretrained(settings: SmallStart, seed: int) -> Any:
     """The model of a seed after its first training, in evaluation mode.
 
     Adam on the answers' tokens; a batch holds `pretrain_batch` problems, of which the share `pretrain_longer_share` is
@@ -112,30 +105,30 @@ def pretrained(settings: Mapping[str, Any], seed: int) -> Any:
     `pretrain_accuracy` of them are right. Draws nothing from the global generators. Costs some ten milliseconds a step.
     """
     data = problems(settings, seed)
-    taught = data.train.select(range(settings["pretrain_size"]))
+    taught = data.train.select(range(settings.pretrain_size))
     short, longer = encode(taught), encode(data.longer_train)
     probe = encode(data.train.select(range(min(PROBE, len(data.train)))))
-    model = random_model(settings["width"], settings["layers"], seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=settings["pretrain_lr"], weight_decay=0.01)
+    model = random_model(settings.width, settings.layers, seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.pretrain_lr, weight_decay=0.01)
     draw = np.random.default_rng([3, seed])
-    of_longer = round(settings["pretrain_batch"] * settings["pretrain_longer_share"])
+    of_longer = round(settings.pretrain_batch * settings.pretrain_longer_share)
     reached = 0.0
-    for step in range(settings["pretrain_max_steps"] + 1):
+    for step in range(settings.pretrain_max_steps + 1):
         if step % 20 == 0:
             reached = float(answers(model, *probe)[0].mean())
-            if reached >= settings["pretrain_accuracy"]:
+            if reached >= settings.pretrain_accuracy:
                 return model.eval()
         loss = 0.0
-        for (ids, answer), size in ((short, settings["pretrain_batch"] - of_longer), (longer, of_longer)):
+        for (ids, answer), size in ((short, settings.pretrain_batch - of_longer), (longer, of_longer)):
             if size:
                 rows = torch.from_numpy(draw.integers(len(ids), size=size))
-                loss = loss + _answer_loss(model, ids[rows], answer[rows]) * (size / settings["pretrain_batch"])
+                loss = loss + _answer_loss(model, ids[rows], answer[rows]) * (size / settings.pretrain_batch)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     raise ReplicationError(
-        f"The small model of seed {seed} solves {reached:.2f} of its problems after {settings['pretrain_max_steps']} "
-        f"steps, not {settings['pretrain_accuracy']}. Raise pretrain_max_steps or width, or lower pretrain_accuracy."
+        f"The small model of seed {seed} solves {reached:.2f} of its problems after {settings.pretrain_max_steps} "
+        f"steps, not {settings.pretrain_accuracy}. Raise pretrain_max_steps or width, or lower pretrain_accuracy."
     )
 
 

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from shared.grading.rewards import RewardFunction
 from shared.models.evaluation import greedy_accuracy
 from shared.training.run import passes, run_training
+from shared.training.settings import MethodSettings, TrainingSettings
 
 Look = Callable[[Any], Mapping[str, float]]
 """Measures a policy: metrics by name. It must draw nothing from torch's global generator."""
@@ -35,6 +36,7 @@ class MethodRun:
     curves: dict[str, list[tuple[int, float]]]
     history: list[dict[str, Any]]
     model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
     group_log: Path
 
     def values(self, name: str) -> list[float]:
@@ -56,7 +58,7 @@ class MethodRun:
 
 
 def run_method(
-    settings: Mapping[str, Any],
+    settings: MethodSettings,
     seed: int,
     start: tuple[PreTrainedModel, PreTrainedTokenizerBase],
     train: Dataset,
@@ -68,16 +70,16 @@ def run_method(
     directory: str | Path,
     progress: Callable[[float], None] | None = None,
 ) -> MethodRun:
-    """Train the model of `start` by `settings["method"]` on `rollouts` rollouts, looking every `eval_every` of them.
+    """Train the model of `start` by the settings' method on `rollouts` rollouts, looking every `eval_every` of them.
 
-    `settings`: those of a training run but its model and steps. `look(policy)` is called before the first step, every
+    `look(policy)` is called before the first step, every
     `eval_every` rollouts and at the end; with `eval_every = 0` at the end only. Two looks at the same step are one.
     `directory` gets the group log. Raises as `run_training` does. Changes the model of `start`.
     """
     model, tokenizer = start
     repeats = passes(settings)
     run = run_training(
-        {**settings, "steps": rollouts * repeats},
+        TrainingSettings.of(settings, steps=rollouts * repeats),
         seed,
         train,
         rewards,
@@ -93,7 +95,7 @@ def run_method(
         looks = {rollouts: dict(look(run.model))}
     names = next(iter(looks.values()), {})
     curves = {name: [(place, float(seen[name])) for place, seen in looks.items()] for name in names}
-    return MethodRun(curves, run.history, run.model, run.group_log)
+    return MethodRun(curves, run.history, run.model, run.tokenizer, run.group_log)
 
 
 def accuracies(

@@ -18,15 +18,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallba
 from trl import GRPOConfig
 
 from shared.models import catalog
-from shared.training.dynamic_sampling import REDRAWS
-from shared.training.settings import DEFAULTS, METHOD_OPTIONS
+from shared.training.settings import MethodSettings, TrainingSettings
 from shared.training.token_weights import Weighting, token_weighting
 from shared.training.trainer import TokenWeightedGRPOTrainer
 
 # The fused AdamW is two to four times faster than the default one on a CPU, where it is bound by memory.
 _OPTIMIZERS = {"adam": "adamw_torch_fused", "sgd": "sgd"}
-_PRECISIONS = ("float32", "bfloat16")
-_SCALES = ("group", "none", "batch")
 
 
 @dataclass
@@ -43,56 +40,55 @@ class TrainingRun:
     observations: list[tuple[int, dict[str, float]]] = field(default_factory=list)
 
 
-def grpo_config(settings: dict[str, Any], seed: int, directory: str | Path) -> GRPOConfig:
-    """TRL's configuration for `settings` (keys of DEFAULTS; missing ones take their default) and `seed`.
+def grpo_config(settings: TrainingSettings, seed: int, directory: str | Path) -> GRPOConfig:
+    """TRL's configuration for `settings` and `seed`.
 
     A step samples `prompts_per_step * group_size` completions over all processes and makes `num_iterations` passes.
     Constant learning rate, no weight decay, no warm-up; KL by the k3 estimator without importance correction.
     `scale_rewards`: what centered rewards are divided by: "group" or "batch", its sample standard deviation plus 1e-4;
-    "none", nothing (Dr. GRPO).
-    Raises ValueError for a setting or a choice that is unknown, and for completions that do not divide among processes.
+    "none", nothing (Dr. GRPO). What the table `trl` names replaces what is stated here.
+    Raises ValueError for completions that do not divide among processes, and as GRPOConfig does.
     """
-    s = _complete(settings)
     on_gpu = torch.cuda.is_available()
     processes = max(1, int(_world_size()))
-    completions = s["prompts_per_step"] * s["group_size"]
-    micro_batch, rest = divmod(completions, processes * s["gradient_accumulation_steps"])
+    completions = settings.prompts_per_step * settings.group_size
+    micro_batch, rest = divmod(completions, processes * settings.gradient_accumulation_steps)
     if rest:
         raise ValueError(
             f"{completions} completions a step do not divide into {processes} processes x "
-            f"{s['gradient_accumulation_steps']} accumulation steps"
+            f"{settings.gradient_accumulation_steps} accumulation steps"
         )
-    return GRPOConfig(
+    stated = dict(
         output_dir=str(directory),
         seed=seed,
         data_seed=seed,
-        max_steps=s["steps"],
+        max_steps=settings.steps,
         per_device_train_batch_size=micro_batch,
         per_device_eval_batch_size=micro_batch,
-        gradient_accumulation_steps=s["gradient_accumulation_steps"],
-        num_generations=s["group_size"],
-        max_completion_length=s["max_new_tokens"],
-        temperature=s["temperature"],
+        gradient_accumulation_steps=settings.gradient_accumulation_steps,
+        num_generations=settings.group_size,
+        max_completion_length=settings.max_new_tokens,
+        temperature=settings.temperature,
         top_p=1.0,
         top_k=0,
-        learning_rate=s["lr"],
+        learning_rate=settings.lr,
         lr_scheduler_type="constant",
         warmup_steps=0,
         weight_decay=0.0,
-        optim=_OPTIMIZERS[s["optimizer"]],
-        max_grad_norm=s["max_grad_norm"],
-        loss_type=s["loss_type"],
-        scale_rewards=s["scale_rewards"],
-        beta=s["beta"],
+        optim=_OPTIMIZERS[settings.optimizer],
+        max_grad_norm=settings.max_grad_norm,
+        loss_type=settings.loss_type,
+        scale_rewards=settings.scale_rewards,
+        beta=settings.beta,
         use_bias_correction_kl=False,
-        num_iterations=s["num_iterations"],
+        num_iterations=settings.num_iterations,
         epsilon=0.2,
         importance_sampling_level="token",
         mask_truncated_completions=False,
-        bf16=s["precision"] == "bfloat16",
+        bf16=settings.precision == "bfloat16",
         use_cpu=not on_gpu,
-        gradient_checkpointing=s["gradient_checkpointing"],
-        use_vllm=s["use_vllm"],
+        gradient_checkpointing=settings.gradient_checkpointing,
+        use_vllm=settings.use_vllm,
         logging_steps=1,
         logging_first_step=True,
         report_to="none",
@@ -102,20 +98,20 @@ def grpo_config(settings: dict[str, Any], seed: int, directory: str | Path) -> G
         remove_unused_columns=False,
         dataloader_pin_memory=on_gpu,
     )
+    return GRPOConfig(**{**stated, **settings.trl})
 
 
-def passes(settings: dict[str, Any]) -> int:
+def passes(settings: MethodSettings) -> int:
     """Optimizer steps that a run makes on each rollout: Lopti makes 2, other methods `num_iterations`.
 
     `steps` counts optimizer steps, so a comparison at equal samples sets it to rollouts x passes.
     """
-    s = _complete(settings)
-    weighting = _weighting(s)
-    return 2 if weighting is not None and weighting.isolation is not None else s["num_iterations"]
+    weighting = method_weighting(settings)
+    return 2 if weighting is not None and weighting.isolation is not None else settings.num_iterations
 
 
 def run_training(
-    settings: dict[str, Any],
+    settings: TrainingSettings,
     seed: int,
     train_dataset: Any,
     reward_functions: Any,
@@ -130,36 +126,36 @@ def run_training(
 ) -> TrainingRun:
     """Train from `settings` and `seed` and return the history.
 
-    `settings["method"]` names the token weight, with the options among the settings (`token_weighting`); a method with
-    two updates per batch makes half as many rollouts in its `steps`. `model`, `tokenizer`: given, or loaded by
-    `settings["model"]`. `observe(model, step)` measures the policy every `observe_every` steps, before the
+    The settings' method names the token weight, with its options among them (`token_weighting`); a method with two
+    updates per batch makes half as many rollouts in its `steps`. `model`, `tokenizer`: given, or loaded by the
+    settings' name. `observe(model, step)` measures the policy every `observe_every` steps, before the
     step is made and once at the end; it must draw nothing from torch's global generator. The group log is written
     to `directory/groups.jsonl`. Raises ReplicationError as the trainer and the model loader do, ValueError as
     `grpo_config` does, KeyError for an unknown method.
     """
-    s = _complete(settings)
-    weighting = _weighting(s)
+    weighting = method_weighting(settings)
     if model is None or tokenizer is None:
-        model, tokenizer = catalog.load(s["model"])
+        model, tokenizer = catalog.load(settings.model)
     log = Path(directory) / "groups.jsonl"
     run = TrainingRun([], model, tokenizer, log)
     callbacks: list[TrainerCallback] = [_Observer(run, observe, observe_every)] if observe and observe_every else []
     if progress is not None:
-        callbacks.append(_Progress(progress, s["steps"]))
+        callbacks.append(_Progress(progress, settings.steps))
     extra = {}
     if issubclass(trainer_class, TokenWeightedGRPOTrainer):
-        extra = {key: s[key] for key in ("max_redraws", "redraw")} | {"token_weight": weighting, "group_log": log}
-    elif s["max_redraws"]:
+        extra = {"max_redraws": settings.max_redraws, "redraw": settings.redraw}
+        extra |= {"token_weight": weighting, "group_log": log}
+    elif settings.max_redraws:
         raise ValueError(f"{trainer_class.__name__} redraws no silent groups; set max_redraws to 0")
     with tempfile.TemporaryDirectory(prefix="trl-") as scratch, _quiet():
         trainer = trainer_class(
             model=model,
             reward_funcs=reward_functions,
-            args=grpo_config(s, seed, scratch),
+            args=grpo_config(settings, seed, scratch),
             train_dataset=train_dataset,
             processing_class=tokenizer,
             callbacks=callbacks,
-            peft_config=_lora(s),
+            peft_config=_lora(settings),
             **extra,
         )
         trainer.remove_callback(PrinterCallback)
@@ -169,39 +165,20 @@ def run_training(
     return run
 
 
-def _complete(settings: dict[str, Any]) -> dict[str, Any]:
-    """All settings of DEFAULTS, those given in place of their defaults; a misspelt one must not go unnoticed."""
-    unknown = sorted(set(settings) - set(DEFAULTS))
-    if unknown:
-        raise ValueError(f"unknown settings: {', '.join(unknown)}; known: {', '.join(DEFAULTS)}")
-    s = {**DEFAULTS, **settings}
-    choices = {
-        "optimizer": tuple(_OPTIMIZERS),
-        "precision": _PRECISIONS,
-        "scale_rewards": _SCALES,
-        "redraw": REDRAWS,
-    }
-    for key, known in choices.items():
-        if s[key] not in known:
-            raise ValueError(f"{key} must be one of {', '.join(known)}, not {s[key]!r}")
-    if not isinstance(s["max_redraws"], int) or isinstance(s["max_redraws"], bool) or s["max_redraws"] < 0:
-        raise ValueError(f"max_redraws must be a whole number of at least 0, not {s['max_redraws']!r}")
-    return s
+def method_weighting(settings: MethodSettings) -> Weighting | None:
+    """The token weight of the settings' method with its options; None for plain GRPO."""
+    return token_weighting(settings.method, **settings.method_options())
 
 
-def _weighting(settings: dict[str, Any]) -> Weighting | None:
-    return token_weighting(settings["method"], **{option: settings[option] for option in METHOD_OPTIONS})
-
-
-def _lora(settings: dict[str, Any]) -> Any:
-    if not settings["lora_rank"]:
+def _lora(settings: TrainingSettings) -> Any:
+    if not settings.lora_rank:
         return None
     from peft import LoraConfig
 
     return LoraConfig(
-        r=settings["lora_rank"],
-        lora_alpha=settings["lora_alpha"],
-        lora_dropout=settings["lora_dropout"],
+        r=settings.lora_rank,
+        lora_alpha=settings.lora_alpha,
+        lora_dropout=settings.lora_dropout,
         target_modules="all-linear",
         task_type="CAUSAL_LM",
     )

@@ -1,4 +1,4 @@
-"""The language-model experiments: settings that are all used, rows that mean what they say, and a hub that is away."""
+"""The language-model experiments: every kind of cell runs, rows that mean what they say, and a hub that is away."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ import torch
 
 from replications.lambda_grpo import language_model
 from shared.errors import ReplicationError
-from shared.harness.jobs import JobContext, ReadSettings, Row
+from shared.harness.jobs import JobContext, Row
 from shared.harness.papers import Paper
 from shared.harness.runs import jobs_of
 from shared.models import catalog
+from shared.training import comparison
 from shared.training.group_log import read_group_log
 from synthetic.binary_tree import BinaryTree
 from synthetic.tree_task import leaf_probability, path_model
@@ -65,7 +66,8 @@ def run(tmp_path: Path) -> Run:
         calls.append(experiment)
         torch.manual_seed(seed)
         context = JobContext(tmp_path / f"{experiment}-{len(calls)}")
-        return PAPER.experiment(experiment).function(settings, seed, context)
+        chosen = PAPER.experiment(experiment)
+        return chosen.function(chosen.parse(settings, experiment), seed, context)
 
     return call
 
@@ -108,7 +110,7 @@ def test_checks_fit_the_profiles_and_every_experiment_serves_one() -> None:
     assert served == set(PAPER.experiments), "an experiment that no check needs, or a check without its experiment"
 
 
-# --- every knob is connected ------------------------------------------------------------------------------------------
+# --- every kind of cell ------------------------------------------------------------------------------------------
 
 
 def kinds_of_cells() -> list[tuple[str, str]]:
@@ -123,35 +125,21 @@ def kinds_of_cells() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("experiment", "profile"), kinds_of_cells())
-def test_every_setting_of_a_profile_is_read(experiment: str, profile: str, problems: str, run: Run) -> None:
+def test_every_kind_of_cell_runs(experiment: str, profile: str, problems: str, run: Run) -> None:
     small = SMALL_TABLE2 if experiment == "table2" else smoke(experiment)
     instead = {"dataset": problems, "validation": problems, "benchmarks": [f"AIME24={problems}"]}
     instead |= {"use_vllm": False, "lora_rank": 2, "gradient_checkpointing": False, "temperature": 1.0}
     cells = {(frozenset(cell), cell.get("source")): cell for cell in PAPER.profile(profile).plans[experiment].cells}
-    read, written = set(), set()
     for cell in cells.values():
         shrunk = {**small, **instead}
         shrunk.pop("source", None), shrunk.pop("method", None)
-        settings = ReadSettings({key: shrunk.get(key, chosen) for key, chosen in cell.items()})
-        run(experiment, settings)
-        read |= settings.read
-        written |= set(cell)
-    assert written - read == {"threads"}
+        assert run(experiment, {key: shrunk.get(key, chosen) for key, chosen in cell.items()})
 
 
-def test_no_profile_sets_what_an_experiment_decides_by_itself() -> None:
-    decided = {"overhead": {"method", "lr"}, "table1-lm": {"prompts_per_step", "max_new_tokens"}}
-    for profile in PAPER.profiles.values():
-        for experiment, keys in decided.items():
-            for cell in profile.plans[experiment].cells if experiment in profile.plans else ():
-                assert not keys & set(cell)
-
-
-def test_a_misspelt_setting_is_not_counted_as_read(run: Run) -> None:
-    chosen = smoke("table1-lm", leraning_rate=1.0)
-    settings = ReadSettings(chosen)
-    run("table1-lm", settings)
-    assert set(chosen) - settings.read == {"threads", "leraning_rate"}
+@pytest.mark.parametrize("fixed", [{"method": "grpo"}, {"lr": 1e-3}])
+def test_what_an_experiment_decides_by_itself_cannot_be_set(run: Run, fixed: dict[str, Any]) -> None:
+    with pytest.raises(ReplicationError, match=next(iter(fixed))):
+        run("overhead", smoke("overhead", **fixed))
 
 
 # --- Table 1 through the trainer --------------------------------------------------------------------------------------
@@ -178,8 +166,9 @@ def test_table1_lm_answers_to_every_setting(run: Run) -> None:
     seen = [value(run("table1-lm", smoke("table1-lm", **change)), "target_frequency") for change in changes]
     seen.append(value(run("table1-lm", smoke("table1-lm"), seed=1), "target_frequency"))
     assert base not in seen and len(set(seen)) == len(seen)
-    with pytest.raises(ReplicationError, match=r"beta must be 0, not 0\.5"):
-        run("table1-lm", smoke("table1-lm", beta=0.5))
+    for fixed in ({"beta": 0.5}, {"prompts_per_step": 2}, {"max_new_tokens": 3}):
+        with pytest.raises(ReplicationError, match=next(iter(fixed))):
+            run("table1-lm", smoke("table1-lm", **fixed))
 
 
 # --- overlap, training, overhead --------------------------------------------------------------------------------------
@@ -223,7 +212,7 @@ def test_training_summarizes_its_own_curve(run: Run, monkeypatch: pytest.MonkeyP
         def __init__(self) -> None:
             self.estimate = type("E", (), {"value": next(accuracies)})
 
-    monkeypatch.setattr(language_model, "greedy_accuracy", lambda *_, **__: Seen())
+    monkeypatch.setattr(comparison, "greedy_accuracy", lambda *_, **__: Seen())
     rows = run("training", smoke("training", steps=5))
     assert series(rows, "validation_accuracy") == {0: 0.25, 2: 0.75, 4: 0.75, 5: 0.5}
     summary = {name: value(rows, name) for name in ("peak_accuracy", "steps_to_peak", "final_accuracy")}

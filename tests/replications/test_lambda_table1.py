@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from replications.lambda_grpo.settings import Table1BestSettings, Table1TabularSettings
 from replications.lambda_grpo.table1 import (
     SELECTION_OFFSET,
     explained_share,
@@ -29,7 +30,6 @@ SETTINGS = {
     "ddof": 1,
     "eps": 1e-4,
     "beta": 0.0,
-    "threads": 1,
 }
 
 
@@ -44,7 +44,11 @@ class Progress:
 def best_settings(**changes):
     settings = {**SETTINGS, "lrs": [0.5, 2.0, 5.0], "selection_seeds": 40, **changes}
     del settings["lr"]
-    return settings
+    return Table1BestSettings.parse(settings, "table1-best")
+
+
+def tabular(**changes):
+    return Table1TabularSettings.parse({**SETTINGS, **changes}, "table1-tabular")
 
 
 def values_of(rows, metric):
@@ -56,7 +60,7 @@ def frequencies(rows):
 
 
 def test_one_target_frequency_per_seed_to_six_decimals():
-    rows = table1_tabular(SETTINGS, range(3, 23), Progress())
+    rows = table1_tabular(tabular(), range(3, 23), Progress())
     run = run_tabular(BinaryTree(), "lambda-grpo", "sgd", 3.0, steps=60, seeds=range(3, 23))
     assert list(frequencies(rows)) == list(range(3, 23))
     assert list(frequencies(rows).values()) == [round(v, 6) for v in run.target_frequency(20).tolist()]
@@ -70,18 +74,18 @@ def test_one_target_frequency_per_seed_to_six_decimals():
     "depth": 3, "ddof": 0, "eps": 0.5, "beta": 0.5,
 }.items()])  # fmt: skip
 def test_every_setting_does_something(key, value):
-    changed = table1_tabular({**SETTINGS, key: value}, range(10), Progress())
-    assert frequencies(changed) != frequencies(table1_tabular(SETTINGS, range(10), Progress()))
+    changed = table1_tabular(tabular(**{key: value}), range(10), Progress())
+    assert frequencies(changed) != frequencies(table1_tabular(tabular(), range(10), Progress()))
 
 
 def test_more_seeds_only_add_seeds():
-    few = frequencies(table1_tabular(SETTINGS, range(5), Progress()))
-    many = frequencies(table1_tabular(SETTINGS, range(30), Progress()))
+    few = frequencies(table1_tabular(tabular(), range(5), Progress()))
+    many = frequencies(table1_tabular(tabular(), range(30), Progress()))
     assert few == {seed: many[seed] for seed in range(5)}
 
 
 def test_same_seeds_same_rows():
-    settings = {**SETTINGS, "steps": 250, "last": 50}
+    settings = tabular(steps=250, last=50)
     assert table1_tabular(settings, range(10), Progress()) == table1_tabular(settings, range(10), Progress())
 
 
@@ -95,16 +99,12 @@ def test_same_seeds_same_rows():
         {"group_size": 1},
         {"optimizer": "lion"},
         {"momentum": 0.9},
+        {"beta": None},
     ],
 )
 def test_bad_settings_are_one_message(changes):
-    with pytest.raises(ReplicationError, match=r"profiles\.toml"):
-        table1_tabular({**SETTINGS, **changes}, range(2), Progress())
-
-
-def test_a_missing_setting_is_not_filled_in():
-    with pytest.raises(ReplicationError, match="beta"):
-        table1_tabular({k: v for k, v in SETTINGS.items() if k != "beta"}, range(2), Progress())
+    with pytest.raises(ReplicationError, match=next(iter(changes)) + r"|profiles\.toml"):
+        table1_tabular(tabular(**changes), range(2), Progress())
 
 
 def test_best_takes_the_rate_that_selection_seeds_prefer_and_reports_others():
@@ -118,7 +118,7 @@ def test_best_takes_the_rate_that_selection_seeds_prefer_and_reports_others():
     chosen = max(means, key=means.get)
     assert values_of(rows, "chosen_lr") == [chosen]
     assert values_of(rows, "selection_mean") == [pytest.approx(means[chosen])]
-    assert frequencies(rows) == frequencies(table1_tabular({**SETTINGS, "lr": chosen}, range(20), Progress()))
+    assert frequencies(rows) == frequencies(table1_tabular(tabular(lr=chosen), range(20), Progress()))
     assert progress.fractions == sorted(progress.fractions) and progress.fractions[-1] == 1.0
 
 
@@ -149,13 +149,13 @@ def test_the_papers_table_is_the_published_one():
 
 
 def test_the_papers_numbers_are_placed_only_at_the_papers_settings():
-    assert not values_of(table1_tabular(SETTINGS, range(5), Progress()), "paper_quantile")
-    paper = {**SETTINGS, "steps": 250, "last": 50}
+    assert not values_of(table1_tabular(tabular(), range(5), Progress()), "paper_quantile")
+    paper = tabular(steps=250, last=50)
     rows = table1_tabular(paper, range(50), Progress())
     placed = five_seed_mean_quantile(np.array(list(frequencies(rows).values())), 0.5663)
     assert values_of(rows, "paper_quantile") == [pytest.approx(placed.quantile, abs=1e-6)]
     assert values_of(rows, "five_seed_mean_low") == [pytest.approx(placed.low, abs=1e-6)]
-    assert not values_of(table1_tabular({**paper, "method": "grpo-matched"}, range(5), Progress()), "paper_quantile")
+    assert not values_of(table1_tabular(paper.changed(method="grpo-matched"), range(5), Progress()), "paper_quantile")
 
 
 def test_five_seed_means_of_coin_flips():

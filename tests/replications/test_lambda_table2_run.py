@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from replications.lambda_grpo import table2
+from replications.lambda_grpo.settings import Table2Settings
 from shared.errors import ReplicationError
 from shared.harness.jobs import JobContext
 from shared.models import catalog
@@ -47,8 +48,10 @@ def problems(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def table2_settings(problems: str, **changes: Any) -> dict[str, Any]:
-    return {**SETTINGS, "dataset": problems, "benchmarks": [f"{name}={problems}" for name in BENCHMARKS], **changes}
+def table2_settings(problems: str, **changes: Any) -> Table2Settings:
+    return Table2Settings(
+        **{**SETTINGS, "dataset": problems, "benchmarks": [f"{name}={problems}" for name in BENCHMARKS], **changes}
+    )
 
 
 @pytest.mark.parametrize("method", ["base", "lambda-grpo"])

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from replications.lambda_grpo import theorem
 from replications.lambda_grpo.objectives import enumerate_process_sets, sequence_level, token_level, token_terms
+from replications.lambda_grpo.settings import TheoremSettings
 from shared.harness.jobs import JobContext
 from shared.models import catalog
 from shared.theory.process_sets import process_sets, step_advantages
@@ -128,7 +129,7 @@ def test_the_recurrent_policy_depends_on_the_prefix_alone() -> None:
 
 def test_the_equality_holds_on_completions_of_a_transformer(context: JobContext) -> None:
     torch.manual_seed(0)
-    rows = {row["metric"]: row["value"] for row in theorem.theorem({**ROLLOUTS}, 0, context)}
+    rows = {row["metric"]: row["value"] for row in theorem.theorem(TheoremSettings(**ROLLOUTS), 0, context)}
     assert all(rows[name] < 1e-11 for name in ERRORS), rows
     assert rows["groups"] == 3 and 0 <= rows["groups_with_inner_sets"] <= 3
 
@@ -138,7 +139,8 @@ def test_a_wrong_step_advantage_is_noticed_on_rollouts_too(
 ) -> None:
     monkeypatch.setattr(theorem, "step_advantages", population)
     torch.manual_seed(0)
-    assert theorem.model_rollouts({**ROLLOUTS, "groups": 1}, 0, context)["gradient_error"] > 1e-2
+    settings = TheoremSettings(**{**ROLLOUTS, "groups": 1})
+    assert theorem.model_rollouts(settings, 0, context)["gradient_error"] > 1e-2
 
 
 def test_equal_prefixes_agree_to_float64_in_whatever_row_they_stand() -> None:
@@ -175,7 +177,7 @@ def test_the_printed_example_is_recovered() -> None:
 
 
 def test_the_experiment_reports_errors_controls_and_the_example(context: JobContext) -> None:
-    rows = theorem.theorem({"source": "random", "groups": 3}, 0, context)
+    rows = theorem.theorem(TheoremSettings(**{**ROLLOUTS, "source": "random", "groups": 3}), 0, context)
     metrics = {row["metric"]: row["value"] for row in rows}
     assert len(metrics) == len(rows) and set(ERRORS) <= set(metrics)
     assert {"control_sequence_norm", "control_two_updates", "two_updates_unclipped"} <= set(metrics)

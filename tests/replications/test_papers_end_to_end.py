@@ -64,7 +64,6 @@ def test_the_command_leaves_everything_it_promises(finished: PaperResults) -> No
     for name, plan in finished.paper.profile("smoke").plans.items():
         kept = record["experiments"][name]
         assert kept["settings"] == json.loads(json.dumps(plan.cells)) and kept["jobs"] == kept["jobs_finished"]
-        assert not set(kept["settings_never_read"]) - {"threads"}, name
     assert finished.paper.facts.title in (finished.directory / "REPORT.md").read_text()
     with (finished.profile / "verdicts.csv").open(newline="") as file:
         verdicts = {row["id"]: row["verdict"] for row in csv.DictReader(file)}

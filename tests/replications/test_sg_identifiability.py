@@ -28,6 +28,7 @@ from replications.grpo_sg.identifiability import (
     weight_rows,
     weight_shares,
 )
+from replications.grpo_sg.settings import IdentifiabilitySettings
 from shared.errors import ReplicationError
 from shared.harness.jobs import JobContext
 from shared.models import catalog
@@ -220,7 +221,9 @@ def test_an_effect_without_a_method_is_undefined() -> None:
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return identifiability.identifiability(SETTINGS, 0, JobContext(tmp_path_factory.mktemp("ident") / "job"))
+    return identifiability.identifiability(
+        IdentifiabilitySettings(**SETTINGS), 0, JobContext(tmp_path_factory.mktemp("ident") / "job")
+    )
 
 
 def test_a_run_reports_policy_weights_signals_and_gradients(rows: list[dict[str, Any]]) -> None:
@@ -236,9 +239,7 @@ def test_a_model_that_gets_nothing_right_ends_in_a_clear_error(tmp_path: Path) -
     settings = {**SETTINGS, "reward": "addition", "prompts": 1, "group_size": 2, "max_new_tokens": 1}
     settings |= {"low": 90, "high": 99}
     with pytest.raises(ReplicationError, match="groups were silent"):
-        identifiability.identifiability(settings, 0, JobContext(tmp_path / "job"))
-    with pytest.raises(ValueError, match="reward must be"):
-        identifiability.identifiability({**SETTINGS, "reward": "digits"}, 0, JobContext(tmp_path / "job"))
+        identifiability.identifiability(IdentifiabilitySettings(**settings), 0, JobContext(tmp_path / "job"))
 
 
 def test_the_figure_is_drawn_from_measurements_and_left_out_without_them(

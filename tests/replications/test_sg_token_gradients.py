@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from replications.grpo_sg import gradient_figures, token_gradients
+from replications.grpo_sg.settings import TokenGradientsSettings
 from replications.grpo_sg.token_gradients import (
     LEVELS,
     autograd_norms,
@@ -203,7 +204,7 @@ def test_spaced_positions_start_at_the_first_token_and_are_distinct() -> None:
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     directory = tmp_path_factory.mktemp("token-gradients")
-    return token_gradients.token_gradients(SETTINGS, range(2), JobContext(directory / "job"))
+    return token_gradients.token_gradients(TokenGradientsSettings(**SETTINGS), range(2), JobContext(directory / "job"))
 
 
 def test_a_run_reports_every_seed_and_all_of_them_together(rows: list[dict[str, Any]]) -> None:

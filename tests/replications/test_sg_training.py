@@ -21,12 +21,20 @@ from replications.grpo_sg import (
     training_metrics,
     training_small,
 )
-from replications.grpo_sg.small_settings import SMALL_DEFAULTS, complete
+from replications.grpo_sg.settings import (
+    AdditionTrainingSettings,
+    AgenticSettings,
+    MathsTrainingSettings,
+    PuzzleTrainingSettings,
+    SensitivitySettings,
+    ShiftedTrainingSettings,
+    SmallBestSettings,
+    SmallSettings,
+)
 from shared.errors import ReplicationError
-from shared.harness.jobs import JobContext, ReadSettings, Row
+from shared.harness.jobs import JobContext, Row
 from shared.models import small_transformer
 from shared.models.evaluation import greedy_accuracy
-from shared.training.settings import DEFAULTS
 
 TINY: dict[str, Any] = {
     "width": 16,
@@ -47,7 +55,7 @@ TINY: dict[str, Any] = {
     "eval_every": 1,
     "lr": 1e-3,
 }
-SMALL = complete(TINY, *training_small.RUN)
+SMALL = SmallSettings(**TINY)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -90,7 +98,7 @@ def test_the_tokenizer_has_a_token_per_character() -> None:
 
 
 def test_answers_are_those_of_greedy_decoding_and_of_token_by_token_probabilities() -> None:
-    model = small_transformer.pretrained({**SMALL, "pretrain_accuracy": 0.3}, 0)
+    model = small_transformer.pretrained(SMALL.changed(pretrain_accuracy=0.3), 0)
     rows = small_transformer.problems(SMALL, 0).train
     solved, chance = small_transformer.answers(model, *small_transformer.encode(rows))
     assert 0 < solved.mean() < 1
@@ -116,16 +124,16 @@ def test_a_start_is_made_once_and_depends_on_settings_and_seed(monkeypatch: pyte
     monkeypatch.setattr(
         small_transformer, "pretrained", lambda settings, seed: made.append(seed) or real(settings, seed)
     )
-    assert small_transformer.small_start({**SMALL, "method": "lopti", "lr": 1.0}, 0) == first and not made
+    assert small_transformer.small_start(SMALL.changed(method="lopti", lr=1.0), 0) == first and not made
     assert small_transformer.small_start(SMALL, 1) != first and made == [1]
-    assert small_transformer.small_start({**SMALL, "pretrain_lr": 2e-3}, 0) != first
+    assert small_transformer.small_start(SMALL.changed(pretrain_lr=2e-3), 0) != first
     weights = [real(SMALL, 0).state_dict() for _ in range(2)]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
 def test_a_start_that_cannot_be_reached_says_so() -> None:
     with pytest.raises(ReplicationError, match="pretrain_max_steps"):
-        small_transformer.pretrained({**SMALL, "pretrain_accuracy": 1.0, "pretrain_max_steps": 20}, 0)
+        small_transformer.pretrained(SMALL.changed(pretrain_accuracy=1.0, pretrain_max_steps=20), 0)
 
 
 # --- metrics ----------------------------------------------------------------------------------------------------------
@@ -169,9 +177,7 @@ def test_methods_share_start_and_samples_and_their_steps_are_counted(tmp_path: P
     asked = {"grpo": {}, "lopti": {"method": "lopti"}, "half": {"method": "lopti", "equal": "steps"}}
     rows = {}
     for name, changes in asked.items():
-        settings = ReadSettings({**TINY, **changes})
-        rows[name] = training_small.training_small(settings, 0, context(tmp_path))
-        assert not set(dict.keys(settings)) - settings.read
+        rows[name] = training_small.training_small(SMALL.changed(**changes), 0, context(tmp_path))
     found = {name: values(each) for name, each in rows.items()}
     assert len({each["start_accuracy"] for each in found.values()}) == 1
     assert [each["completions"] for each in found.values()] == [16, 16, 8]
@@ -184,8 +190,8 @@ def test_methods_share_start_and_samples_and_their_steps_are_counted(tmp_path: P
 
 def test_inert_weights_are_grpo_and_the_audit_says_so() -> None:
     grpo = training_small.small_run(SMALL, 0)
-    inert = training_small.small_run({**SMALL, "method": "sharpness"}, 0)
-    awake = training_small.small_run({**SMALL, "method": "sharpness", "tau": 0.5}, 0)
+    inert = training_small.small_run(SMALL.changed(method="sharpness"), 0)
+    awake = training_small.small_run(SMALL.changed(method="sharpness", tau=0.5), 0)
     assert training_metrics.weights(inert.history)["weight_inert"] == 1
     assert max(training_small.distances(inert, grpo).values()) == 0
     assert training_metrics.weights(awake.history)["weight_share_between"] > 0
@@ -193,7 +199,7 @@ def test_inert_weights_are_grpo_and_the_audit_says_so() -> None:
 
 
 def test_a_shift_of_the_logits_moves_weights_and_not_grpo(tmp_path: Path) -> None:
-    settings = {**TINY, "method": "sharpness", "shifts": [12, 60]}
+    settings = ShiftedTrainingSettings(**TINY, method="sharpness", shifts=[12, 60])
     found = values(training_small.identifiability_training(settings, 0, context(tmp_path)))
     assert found["weight_mean/0"] == 1 and 1 < found["weight_mean/12"] < 1.4
     assert found["weight_mean/60"] == pytest.approx(1.4) and found["weight_inert/60"] == 1
@@ -206,14 +212,14 @@ def test_the_best_learning_rate_is_chosen_on_other_seeds(tmp_path: Path, monkeyp
     seen: list[tuple[float, int]] = []
     real = training_small.small_run(SMALL, 0)
 
-    def fake(settings: dict[str, Any], seed: int, **_: Any) -> training_small.SmallRun:
-        seen.append((settings["lr"], seed))
-        better = (settings["lr"] == 0.2) == (seed >= training_small.SELECTION)  # the reported seeds would say 0.1
+    def fake(settings: SmallSettings, seed: int, **_: Any) -> training_small.SmallRun:
+        seen.append((settings.lr, seed))
+        better = (settings.lr == 0.2) == (seed >= training_small.SELECTION)  # the reported seeds would say 0.1
         curves = {**real.curves, "held_out_accuracy": [(0, 0.1), (2, 0.9 if better else 0.2)]}
         return dataclasses.replace(real, curves=curves)
 
     monkeypatch.setattr(training_small, "small_run", fake)
-    settings = {**TINY, "lrs": [0.1, 0.2], "selection_seeds": 2}
+    settings = SmallBestSettings(**{**TINY, "lr": None, "lrs": [0.1, 0.2], "selection_seeds": 2})
     rows = training_small.training_small_best(settings, range(3), context(tmp_path))
     assert values([row for row in rows if "seed" not in row])["best_lr"] == 0.2
     assert [lr for lr, seed in seen if seed < training_small.SELECTION] == [0.2] * 3
@@ -223,17 +229,10 @@ def test_the_best_learning_rate_is_chosen_on_other_seeds(tmp_path: Path, monkeyp
 
 def test_sensitivity_moves_one_constant_at_a_time(tmp_path: Path) -> None:
     lists = {"alphas": [1.6], "taus": [], "mus": [], "lowers": [], "uppers": [1.2]}
-    settings = {**TINY, "method": "sharpness", "tau": 1.0, **lists}
+    settings = SensitivitySettings(**TINY, method="sharpness", tau=1.0, **lists)
     found = values(training_small.sensitivity(settings, 0, context(tmp_path)))
     assert {"accuracy_change/alpha=1.6", "train_change/upper=1.2", "accuracy_change/other_samples"} <= set(found)
     assert found["weight_mean/upper=1.2"] <= 1.2 and "weight_share_between/alpha=1.6" in found
-
-
-def test_settings_have_their_defaults_and_misspelt_ones_stay_unread() -> None:
-    settings = ReadSettings({"rollouts": 3, "eval_every": 1, "grup_size": 4})
-    assert complete(settings, "rollouts", "eval_every") == {**SMALL_DEFAULTS, "rollouts": 3, "eval_every": 1}
-    assert "grup_size" not in settings.read
-    assert set(DEFAULTS) - set(SMALL_DEFAULTS) == {"model", "steps"}
 
 
 # --- language models --------------------------------------------------------------------------------------------------
@@ -247,20 +246,18 @@ ADDITION = {
 
 
 def test_the_language_model_comparison_counts_and_measures(tmp_path: Path) -> None:
-    settings = ReadSettings(ADDITION)
-    rows = training.training(settings, 0, context(tmp_path))
-    assert not set(ADDITION) - settings.read
+    rows = training.training(AdditionTrainingSettings(**ADDITION), 0, context(tmp_path))
     found = values(rows)
     assert found["completions"] == 16 and found["optimizer_steps"] == 4 and found["budget_gap"] == 0
     assert {"final_held_out_accuracy", "final_longer_accuracy", "grad_norm_median", "reward_mean"} <= set(found)
 
 
-KK = {
+KK = PuzzleTrainingSettings(**{
     "model": "tiny-random", "method": "sharpness", "people": [2], "reward": "strict", "warm_steps": 12, "warm_batch": 4,
     "warm_lr": 1e-2, "rollouts": 1, "prompts_per_step": 2, "group_size": 2, "lr": 1e-3, "max_new_tokens": 3,
     "precision": "float32", "eval_every": 0, "eval_batch_size": 4, "train_size": 8, "validation_size": 2,
     "system_message": "Answer.",
-}  # fmt: skip
+})  # fmt: skip
 
 
 def test_knights_and_knaves_start_is_taught_the_form_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,9 +269,7 @@ def test_knights_and_knaves_start_is_taught_the_form_once(tmp_path: Path, monkey
     with torch.no_grad():
         before, after = (float(training_kk._answer_loss(each, rows)) for each in (model, taught))
     assert after < before - 0.5
-    settings = ReadSettings(KK)
-    found = values(training_kk.training_kk(settings, 0, context(tmp_path)))
-    assert not set(KK) - settings.read
+    found = values(training_kk.training_kk(KK, 0, context(tmp_path)))
     assert found["shared_puzzles"] == 0 and found["budget_gap"] == 0 and 0 <= found["kk_accuracy"] <= 1
     monkeypatch.setattr(training_kk, "taught_form", lambda *_: pytest.fail("made again"))
     assert (training_kk.warm_start(KK, 0) / "model.safetensors").exists()
@@ -289,16 +284,17 @@ def test_maths_reports_gains_within_a_seed(tmp_path: Path, monkeypatch: pytest.M
         "benchmarks": [f"AMC23={problems}"], "eval_batch_size": 4, "eval_max_new_tokens": 2, "eval_samples": 1,
         "eval_temperature": 0.0,
     }  # fmt: skip
-    found = values(training_maths.training_maths(settings, 0, context(tmp_path)))
+    found = values(training_maths.training_maths(MathsTrainingSettings(**settings), 0, context(tmp_path)))
     assert found["gain/sharpness"] == found["mean/sharpness"] - found["mean/grpo"]
     assert {"accuracy/AMC23/grpo", "lead/grpo", "budget_gap/sharpness"} <= set(found)
     with pytest.raises(ReplicationError, match="must hold"):
-        training_maths.training_maths({**settings, "methods": ["grpo"]}, 0, context(tmp_path))
+        alone = MathsTrainingSettings(**{**settings, "methods": ["grpo"]})
+        training_maths.training_maths(alone, 0, context(tmp_path))
 
 
 def test_agentic_question_answering_is_refused_and_not_faked(tmp_path: Path) -> None:
     with pytest.raises(ReplicationError, match="search tool"):
-        training_maths.agentic_qa({"model": "Qwen/Qwen2.5-3B", "method": "grpo"}, 0, context(tmp_path))
+        training_maths.agentic_qa(AgenticSettings(model="Qwen/Qwen2.5-3B", method="grpo"), 0, context(tmp_path))
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from replications.sigma_identity.controlled_run import (
     hardest_sets,
     r_squared,
 )
+from replications.sigma_identity.settings import ControlledRunSettings
 from shared.errors import ReplicationError
 from shared.harness.jobs import JobContext
 from shared.planning.solve_rates import load_solve_rates
@@ -43,7 +44,11 @@ SETTINGS: dict[str, Any] = {
 
 
 def rows(tmp_path: Path, seeds: int = 3, function: Any = controlled_run.controlled_run, **changes: Any) -> list[dict]:
-    return function({**SETTINGS, **changes}, range(seeds), JobContext(tmp_path / "job"))
+    return function(
+        ControlledRunSettings.parse({**SETTINGS, **changes}, "controlled-run"),
+        range(seeds),
+        JobContext(tmp_path / "job"),
+    )
 
 
 def per_seed(found: list[dict]) -> pd.DataFrame:
@@ -190,7 +195,7 @@ def test_a_wrong_prediction_of_silent_groups_shows(tmp_path: Path, monkeypatch: 
 
 
 def test_clear_errors(tmp_path: Path) -> None:
-    with pytest.raises(ReplicationError, match="method must be one of"):
+    with pytest.raises(ReplicationError, match="method = 'reinforce'"):
         rows(tmp_path, method="reinforce")
     with pytest.raises(ReplicationError, match=r"group_size.*profiles.toml"):
         rows(tmp_path, group_size=1000)

@@ -11,6 +11,7 @@ import pytest
 from scipy.optimize import curve_fit
 
 from replications.sigma_identity import dapo_log as log
+from replications.sigma_identity.settings import DapoLogGenericSettings, DapoLogSettings
 from replications.sigma_identity.tables_figures import FIGURES
 from shared.errors import ReplicationError
 from shared.harness.jobs import JobContext, Row
@@ -26,7 +27,7 @@ def values(rows: list[Row]) -> dict[str, float]:
 
 def measured(tmp_path: Path, **changes: object) -> dict[str, float]:
     settings = {"growth": "exponential", "start": "interior", "plateau": "fixed", "draws": 200, **changes}
-    return values(log.dapo_log(settings, 0, JobContext(tmp_path)))
+    return values(log.dapo_log(DapoLogSettings(**settings), 0, JobContext(tmp_path)))
 
 
 def test_points() -> None:
@@ -149,7 +150,7 @@ def test_bootstraps_contain_the_estimate_and_repeat(tmp_path: Path) -> None:
         assert first[f"r2_low_{name}"] < first["r2"] < first[f"r2_high_{name}"] <= 1
     other = values(
         log.dapo_log(
-            {"growth": "linear", "start": "interior", "plateau": "fixed", "draws": 200}, 1, JobContext(tmp_path)
+            DapoLogSettings(growth="linear", start="interior", plateau="fixed", draws=200), 1, JobContext(tmp_path)
         )
     )
     assert other["r2"] == first["r2"] and other["r2_low_pairs"] != first["r2_low_pairs"]
@@ -167,10 +168,11 @@ def test_wrong_settings_stop() -> None:
 
 def test_figure(tmp_path: Path) -> None:
     settings = {"growth": "exponential", "start": "interior", "plateau": "fixed"}
-    rows = pd.DataFrame(log.dapo_log({**settings, "draws": 50}, 0, JobContext(tmp_path))).assign(
+    rows = pd.DataFrame(log.dapo_log(DapoLogSettings(**settings, draws=50), 0, JobContext(tmp_path))).assign(
         experiment="dapo-log", **settings
     )
-    generic = pd.DataFrame(log.dapo_log_generic({"form": "exponential", "draws": 50}, 0, JobContext(tmp_path)))
+    exponential = DapoLogGenericSettings(form="exponential", draws=50)
+    generic = pd.DataFrame(log.dapo_log_generic(exponential, 0, JobContext(tmp_path)))
     for frame in (rows, pd.concat([rows, generic.assign(experiment="dapo-log-generic", form="exponential")])):
         frame.attrs = {"paper": {"sigma-identity/dapo-log/r2": 0.92}}
         assert FIGURES["dapo_log"](frame) is not None

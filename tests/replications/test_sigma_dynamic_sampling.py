@@ -12,6 +12,7 @@ import torch
 
 from replications.sigma_identity import dynamic_figures, dynamic_sampling
 from replications.sigma_identity.dynamic_sampling import Counts, count_variances, expected_counts
+from replications.sigma_identity.settings import DynamicSamplingSettings
 from shared.harness.jobs import JobContext
 from synthetic.tree_task import LEFT, RIGHT, path_model
 
@@ -127,7 +128,9 @@ def test_the_check_passes_right_counts_and_fails_wrong_ones() -> None:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
     return {
         redraw: dynamic_sampling.dynamic_sampling(
-            {**SETTINGS, "redraw": redraw}, 0, JobContext(tmp_path_factory.mktemp(redraw) / "job")
+            DynamicSamplingSettings(**{**SETTINGS, "redraw": redraw}),
+            0,
+            JobContext(tmp_path_factory.mktemp(redraw) / "job"),
         )
         for redraw in ("samples", "prompts")
     }

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from replications.sigma_identity import identity as check
+from replications.sigma_identity.settings import IdentitySettings
 from shared.harness.jobs import JobContext
 from shared.theory.groups import grpo_advantages
 
@@ -17,7 +18,7 @@ ERRORS = ("grpo_error", "dr_grpo_error", "rloo_error", "dapo_error", "trl_error"
 
 
 def measured(tmp_path: Path, seed: int = 0, **changes: object) -> dict[str, float]:
-    rows = check.identity({**SETTINGS, **changes}, seed, JobContext(tmp_path / "job"))
+    rows = check.identity(IdentitySettings(**{**SETTINGS, **changes}), seed, JobContext(tmp_path / "job"))
     return {row["metric"]: row["value"] for row in rows}
 
 

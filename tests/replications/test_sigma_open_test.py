@@ -29,7 +29,8 @@ from replications.sigma_identity.open_estimates import (
     signal_squared,
     without_replacement,
 )
-from shared.harness.jobs import JobContext, ReadSettings, Row
+from replications.sigma_identity.settings import OpenTestGradientsSettings, OpenTestSettings
+from shared.harness.jobs import JobContext, Row
 from shared.models import catalog
 from shared.theory.closed_forms import expected_update, sigma, silent_rate
 from shared.training.group_log import read_group_log
@@ -245,7 +246,8 @@ def paid_by_first_letter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def call(function: Any, settings: dict[str, Any], path: Path, seed: int = 0) -> list[Row]:
     torch.manual_seed(seed)
-    return function(settings, seed, JobContext(path))
+    model = OpenTestSettings if function is open_test.open_test else OpenTestGradientsSettings
+    return function(model(**settings), seed, JobContext(path))
 
 
 def value(rows: list[Row], metric: str, step: int | None = None) -> float:
@@ -259,17 +261,16 @@ def frame(rows: list[Row], experiment: str, **columns: Any) -> pd.DataFrame:
 
 
 def test_prompts_spread_over_the_ranges_and_belong_to_the_seed() -> None:
-    problems, _ = open_test.open_problems({**SMALL, "prompts": 12, "highs": [3, 99]}, 0)
+    settings = OpenTestSettings(**{**SMALL, "prompts": 12, "highs": [3, 99]})
+    problems, _ = open_test.open_problems(settings, 0)
     pairs = list(zip(problems["a"], problems["b"], strict=True))
     assert len(set(pairs)) == 12
     assert all(max(pair) <= 3 for pair in pairs[:6]) and max(max(pair) for pair in pairs[6:]) > 20
-    assert problems["prompt"] != open_test.open_problems({**SMALL, "prompts": 12, "highs": [3, 99]}, 1)[0]["prompt"]
+    assert problems["prompt"] != open_test.open_problems(settings, 1)[0]["prompt"]
 
 
 def test_the_training_run_is_compared_through_its_own_log(sharp: str, tmp_path: Path) -> None:
-    settings = ReadSettings({**SMALL, "model": sharp})
-    rows = call(open_test.open_test, settings, tmp_path / "run")
-    assert set(settings) - settings.read <= {"threads"}, "every setting is used"
+    rows = call(open_test.open_test, {**SMALL, "model": sharp}, tmp_path / "run")
     log = list(read_group_log(tmp_path / "run" / "groups.jsonl"))
     silent = [len(set(group["rewards"])) == 1 for group in log]
     assert value(rows, "run_training_groups") == len(log) == 8
@@ -309,7 +310,7 @@ def group_entries(problems: Any, sizes: list[tuple[int, int]], size: int, step: 
 def test_groups_that_are_no_independent_draws_are_found_out() -> None:
     """Copies of one completion make every group silent: the gap must stand out; honest groups must not."""
     size, count = 8, 24
-    problems, _ = open_test.open_problems({**SMALL, "prompts": count}, 0)
+    problems, _ = open_test.open_problems(OpenTestSettings(**{**SMALL, "prompts": count}), 0)
     generator = np.random.default_rng(5)
     rates = generator.uniform(0.05, 0.95, size=count)
     looks = [
@@ -332,7 +333,7 @@ def test_groups_that_are_no_independent_draws_are_found_out() -> None:
 
 def test_predictions_are_interpolated_between_checkpoints() -> None:
     size = 2
-    problems, _ = open_test.open_problems({**SMALL, "prompts": 2}, 0)
+    problems, _ = open_test.open_problems(OpenTestSettings(**{**SMALL, "prompts": 2}), 0)
     never, always = np.zeros((2, 8), dtype=int), np.ones((2, 8), dtype=int)
     looks = [open_test.checkpoint(step, right, 8, size) for step, right in ((0, never), (4, always))]
     log = [entry for step in range(4) for entry in group_entries(problems, [(step % 2, 1)], size, step + 1)]
@@ -357,9 +358,7 @@ def test_binning_and_prediction_use_different_completions() -> None:
 
 
 def test_gradients_are_measured_at_checkpoints_of_a_real_run(sharp: str, tmp_path: Path) -> None:
-    settings = ReadSettings({**GRADIENTS, "model": sharp})
-    rows = call(open_test_gradients.open_test_gradients, settings, tmp_path / "run")
-    assert set(settings) - settings.read <= {"threads"}
+    rows = call(open_test_gradients.open_test_gradients, {**GRADIENTS, "model": sharp}, tmp_path / "run")
     assert {row["step"] for row in rows if row["metric"].startswith("rate/")} == {0, 2, 4}
     assert 0 < value(rows, "sketch_error", 0) < 1
     for kind, method, size in itertools.product(("expected", "single"), ("grpo", "dr-grpo"), (2, 4)):

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from replications.sigma_identity import tables
+from replications.sigma_identity.settings import BigMathSettings, ClosedFormsSettings
 from replications.sigma_identity.tables import big_math, closed_forms, exact_errors, expansion_order, monte_carlo
 from replications.sigma_identity.tables_figures import FIGURES
 from shared.errors import ReplicationError
@@ -41,7 +42,7 @@ def context(tmp_path: Path) -> JobContext:
 
 
 def test_closed_forms_of_one_rate(tmp_path: Path) -> None:
-    rows = closed_forms({**SETTINGS, "p": 0.05}, range(2), context(tmp_path))
+    rows = closed_forms(ClosedFormsSettings(**SETTINGS, p=0.05), range(2), context(tmp_path))
     found = values(rows)
     assert max(found[name] for name in found if name.endswith("_error")) < 1e-12
     assert [found[f"group_size_{percent}"] for percent in (90, 95, 99)] == [42, 69, 273]
@@ -55,7 +56,7 @@ def test_closed_forms_of_one_rate(tmp_path: Path) -> None:
 
 
 def test_rates_at_the_ends_are_checked_but_not_drawn(tmp_path: Path) -> None:
-    rows = closed_forms({**SETTINGS, "p": 1 - 1e-6}, range(2), context(tmp_path))
+    rows = closed_forms(ClosedFormsSettings(**SETTINGS, p=1 - 1e-6), range(2), context(tmp_path))
     assert not [row for row in rows if "seed" in row]
     assert values(rows)["expected_update_error"] < 1e-12
 
@@ -95,7 +96,7 @@ def test_expansion_order_is_two() -> None:
 
 @pytest.mark.parametrize("size", SILENT)
 def test_big_math(tmp_path: Path, size: int) -> None:
-    rows = big_math({"solve_rates": "big-math", "group_size": size}, 0, context(tmp_path))
+    rows = big_math(BigMathSettings(solve_rates="big-math", group_size=size), 0, context(tmp_path))
     found = values(rows)
     for name, (printed, tolerance) in BIG_MATH.items():
         assert abs(found[name] - printed) <= tolerance, name
@@ -120,11 +121,11 @@ def test_big_math_of_another_source(tmp_path: Path) -> None:
     """A file without a number of rollouts has no draws without replacement; a wrong name stops."""
     file = tmp_path / "rates.csv"
     file.write_text("p\n0\n0.5\n0.5\n1\n")
-    found = values(big_math({"solve_rates": str(file), "group_size": 2}, 0, context(tmp_path)))
+    found = values(big_math(BigMathSettings(solve_rates=str(file), group_size=2), 0, context(tmp_path)))
     assert found["silent_at_every_group_size"] == 0.5 and found["silent_fraction"] == 0.75
     assert "silent_fraction_without_replacement" not in found
     with pytest.raises(ReplicationError):
-        big_math({"solve_rates": "nothing", "group_size": 2}, 0, context(tmp_path))
+        big_math(BigMathSettings(solve_rates="nothing", group_size=2), 0, context(tmp_path))
 
 
 def frame_of(experiment: str, rows: list[Row], **settings: object) -> pd.DataFrame:
@@ -136,13 +137,13 @@ def test_figures_are_drawn_with_and_without_the_papers_numbers(tmp_path: Path) -
     parts = [
         frame_of(
             "big-math",
-            big_math({"solve_rates": "big-math", "group_size": size}, 0, context(tmp_path)),
+            big_math(BigMathSettings(solve_rates="big-math", group_size=size), 0, context(tmp_path)),
             group_size=size,
         )
         for size in (4, 64)
     ]
     parts += [
-        frame_of("closed-forms", closed_forms({**SETTINGS, "p": p}, range(1), context(tmp_path)), p=p)
+        frame_of("closed-forms", closed_forms(ClosedFormsSettings(**SETTINGS, p=p), range(1), context(tmp_path)), p=p)
         for p in (0.05, 0.5)
     ]
     frame = pd.concat(parts, ignore_index=True)

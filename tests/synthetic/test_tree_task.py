@@ -15,6 +15,7 @@ from torch import Tensor
 from shared.models import catalog
 from shared.training.group_log import read_group_log
 from shared.training.run import TrainingRun, run_training
+from shared.training.settings import TrainingSettings
 from synthetic.binary_tree import BinaryTree
 from synthetic.tree_policy import group_advantages, policy_gradient
 from synthetic.tree_task import (
@@ -53,7 +54,7 @@ def train(directory: Path, model: Any, tokenizer: Any, **settings: Any) -> Train
         **settings,
     }
     options = {"directory": directory, "model": model, "tokenizer": tokenizer}
-    return run_training(chosen, 0, tree_dataset(8), tree_reward(TREE, TARGET), **options)
+    return run_training(TrainingSettings(**chosen), 0, tree_dataset(8), tree_reward(TREE, TARGET), **options)
 
 
 def parameters(model: Any) -> Tensor:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.harness.jobs import Job, JobContext, ReadSettings, check_rows, write_atomic
+from shared.harness.jobs import Job, JobContext, check_rows, write_atomic
 from shared.harness.progress import Forecast, duration
 
 
@@ -62,15 +62,6 @@ def test_rows_become_columns() -> None:
 
 def test_a_row_without_a_seed_stands_for_all_of_a_job_of_many() -> None:
     assert check_rows([{"metric": "m", "value": 2}], MANY_SEEDS)["seed"] == [None]
-
-
-def test_settings_remember_what_was_read() -> None:
-    settings = ReadSettings({"a": 1, "b": 2, "c": 3})
-    assert settings["a"] == 1 and settings.get("b") == 2
-    assert settings.read == {"a", "b"}
-    for everything in (lambda s: dict(s), lambda s: {**s}, lambda s: (lambda **k: k)(**s), lambda s: s.copy()):
-        settings = ReadSettings({"a": 1, "b": 2})
-        assert everything(settings) == {"a": 1, "b": 2} and settings.read == {"a", "b"}
 
 
 def test_writing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,9 +98,9 @@ def test_the_record_says_what_ran(run: Runner) -> None:
     record = json.loads(run.file("record.json", "quick").read_text())
     draw = record["experiments"]["draw"]
     assert record["command"] == "replicate run toy-paper" and record["complete"]
-    assert draw["settings"] == [{"threads": 1, "scale": 2.0, "unused": "knob", "kind": kind} for kind in "ab"]
+    assert draw["settings"] == [{"threads": 1, "scale": 2.0, "kind": kind} for kind in "ab"]
     assert (draw["seeds"], draw["jobs"], draw["jobs_finished"]) == ("0-2", 6, 6)
-    assert draw["settings_never_read"] == ["unused"] and "never read these settings: unused" in run.printed
+    assert draw["defaults"] == {"kind": "a"}
     assert draw["peak_memory_gib"] > 0 and draw["job_seconds"] > 0
     assert record["machine"]["cores"] >= 1 and "torch" in record["packages"]
     assert record["started"] <= record["finished"]
