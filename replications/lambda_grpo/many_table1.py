@@ -10,39 +10,43 @@ nearly a function of depth; with `start_left` away from one half they are not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from replications.lambda_grpo.settings import ManySettings, ManyTable1Settings, ManyTreeSettings
 from shared.errors import ReplicationError
 from shared.harness.jobs import JobContext, Row, row
 from shared.theory.depth_weights import depth_mean_weights, halving_weights
-from shared.training.many_runs import OBJECTIVE_KEYS, Objective
+from shared.training.many_runs import Objective
 from shared.training.token_weights import TokenWeight
 from synthetic.binary_tree import BinaryTree
 from synthetic.tree_transformers import run_transformers, seed_target, tree_models
 
 DEPTH_ARMS = ("halving-depth", "mean-depth")
-_TREE_KEYS = ("group_size", "steps", "start_left", "head_std", "target_rights", "width", "layers", "heads", "inner")
 
 
-def many_table1(settings: Mapping[str, Any], seeds: range, context: JobContext) -> list[Row]:
+def many_table1(settings: ManyTable1Settings, seeds: range, context: JobContext) -> list[Row]:
     """A row of Table 1, a method, an optimizer and a learning rate: every seed's transformer at once.
 
-    Settings: n, r_neg, depth, method, lr, steps, last, group_size, `curve_every` (steps between two rows of a curve; 0
-    for no curves), those of `Objective` and, where they differ from their defaults, those of `run_transformers`.
     Returns per seed: `target_frequency` (mean exact probability of the target over the last `last` steps), `success`
     (whether it is above one half), `steps_to_half` (steps until the probability of the target is one half; all steps
     where it never is) with `censored`, `start_probability`; by step `target_probability` and `prefix_probability` (of
     the target's first n tokens). Raises ReplicationError for settings that cannot be run.
     """
-    options = {key: settings[key] for key in _TREE_KEYS if key in settings}
     try:
         result = run_transformers(
-            _tree(settings), _objective(settings), settings["lr"], seeds=seeds, progress=context.progress, **options
+            _tree(settings),
+            objective(settings, settings.depth),
+            settings.lr,
+            seeds=seeds,
+            group_size=settings.group_size,
+            steps=settings.steps,
+            target_rights=settings.target_rights,
+            progress=context.progress,
+            **_start(settings),
         )
-        frequency = result.target_frequency(settings["last"])
+        frequency = result.target_frequency(settings.last)
     except ValueError as error:
         raise ReplicationError(f"Table 1 with many transformers: {error}. Correct it in profiles.toml.") from error
     steps, censored = result.steps_to(0.5)
@@ -54,7 +58,7 @@ def many_table1(settings: Mapping[str, Any], seeds: range, context: JobContext) 
         "start_probability": result.target_probability[0],
     }
     rows = [_row(name, value, seed) for name, values in columns.items() for seed, value in zip(seeds, values)]
-    every = settings["curve_every"]
+    every = settings.curve_every
     for name in ("target_probability", "prefix_probability"):
         curve = getattr(result, name)
         for step in range(0, len(curve), every) if every else ():
@@ -62,45 +66,41 @@ def many_table1(settings: Mapping[str, Any], seeds: range, context: JobContext) 
     return rows
 
 
-def many_table1_trl(settings: Mapping[str, Any], seed: int, context: JobContext) -> list[Row]:
+def many_table1_trl(settings: ManyTreeSettings, seed: int, context: JobContext) -> list[Row]:
     """The run of a seed of `many_table1` through TRL: same weights at the start, same target, other random numbers.
 
-    Settings as there. Returns `target_frequency`, `success`, `steps_to_half`, `censored` and `start_probability` of the
+    Returns `target_frequency`, `success`, `steps_to_half`, `censored` and `start_probability` of the
     seed. Raises ReplicationError for the arms by depth, which the trainer has no name for.
     """
     from shared.training.run import run_training
+    from shared.training.settings import TrainingSettings
     from synthetic.tree_task import leaf_probability, path_model, tree_dataset, tree_reward
 
-    if settings["method"] in DEPTH_ARMS:
-        raise ReplicationError(f"{settings['method']} is no method of the trainer; run it with many-table1.")
+    if settings.method in DEPTH_ARMS:
+        raise ReplicationError(f"{settings.method} is no method of the trainer; run it with many-table1.")
     tree = _tree(settings)
-    target = seed_target(tree, seed, settings.get("target_rights"))
-    sizes = {key: settings[key] for key in ("start_left", "head_std", "width", "layers", "heads", "inner")
-             if key in settings}  # fmt: skip
-    steps = settings["steps"]
-    given = {key: settings[key] for key in OBJECTIVE_KEYS if key in settings and key != "epsilon"}
+    target = seed_target(tree, seed, settings.target_rights)
+    steps = settings.steps
     run = run_training(
-        given
-        | {
-            "steps": steps,
-            "prompts_per_step": 1,
-            "group_size": settings["group_size"],
-            "lr": settings["lr"],
-            "max_new_tokens": tree.depth,
-            "precision": "float32",
-        },
+        TrainingSettings.of(
+            settings,
+            prompts_per_step=1,
+            max_new_tokens=tree.depth,
+            precision="float32",
+            trl={"epsilon": settings.epsilon},
+        ),
         seed,
         tree_dataset(steps),
         tree_reward(tree, target),
         directory=context.directory,
-        model=tree_models([seed], **sizes).export(0),
+        model=tree_models([seed], **_start(settings)).export(0),
         tokenizer=path_model("random-small")[1],
         observe=lambda policy, _: {"p": leaf_probability(policy, target, tree.depth)},
         observe_every=1,
         progress=context.progress,
     )
     p = np.array([seen["p"] for step, seen in run.observations if step < steps])
-    frequency, reached = float(p[-settings["last"] :].mean()), p >= 0.5
+    frequency, reached = float(p[-settings.last :].mean()), p >= 0.5
     return [
         row("target_frequency", frequency),
         row("success", frequency > 0.5),
@@ -117,13 +117,34 @@ def arm(method: str, depth: int) -> str | TokenWeight:
     return method
 
 
-def _objective(settings: Mapping[str, Any]) -> Objective:
-    given = {key: settings[key] for key in OBJECTIVE_KEYS if key in settings}
-    return Objective(**{**given, "method": arm(settings["method"], settings["depth"])})
+def objective(settings: ManySettings, tokens: int) -> Objective:
+    """The objective of the settings, for completions of so many tokens."""
+    return Objective(
+        method=arm(settings.method, tokens),
+        loss_type=settings.loss_type,
+        scale_rewards=settings.scale_rewards,
+        temperature=settings.temperature,
+        epsilon=settings.epsilon,
+        beta=settings.beta,
+        num_iterations=settings.num_iterations,
+        max_grad_norm=settings.max_grad_norm,
+        optimizer=settings.optimizer,
+    )
 
 
-def _tree(settings: Mapping[str, Any]) -> BinaryTree:
-    return BinaryTree(settings["depth"], settings["n"], prefix_reward=settings["r_neg"])
+def _start(settings: ManyTreeSettings) -> dict[str, Any]:
+    return {
+        "start_left": settings.start_left,
+        "head_std": settings.head_std,
+        "width": settings.width,
+        "layers": settings.layers,
+        "heads": settings.heads,
+        "inner": settings.inner,
+    }
+
+
+def _tree(settings: ManyTreeSettings) -> BinaryTree:
+    return BinaryTree(settings.depth, settings.n, prefix_reward=settings.r_neg)
 
 
 def _row(metric: str, value: float, seed: int, step: int | None = None) -> Row:

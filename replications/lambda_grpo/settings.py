@@ -127,5 +127,71 @@ class Table2Settings(TrainingSettings, BenchmarkSettings):
             super().check()
 
 
+class ManySettings(Settings):
+    """Many small transformers at once, all seeds of a cell: the trainer's objective, and the sizes of a model."""
+
+    method: str = Field(description='token weight, or "halving-depth" and "mean-depth", weights by depth alone')
+    lr: float = Field(gt=0, description="learning rate")
+    loss_type: Literal["dapo", "bnpo", "grpo", "dr_grpo"] = Field("dapo", description="how terms are averaged")
+    scale_rewards: Literal["group", "none"] = Field("group", description="divisor of centered rewards")
+    temperature: float = Field(1.0, gt=0, description="sampling temperature")
+    epsilon: float = Field(0.2, gt=0, description="how far a ratio may leave 1 before it is clipped")
+    beta: float = Field(0.0, ge=0, description="coefficient of the KL term")
+    num_iterations: int = Field(1, ge=1, description="passes over a rollout")
+    max_grad_norm: float = Field(1.0, ge=0, description="norm at which a run's gradient is clipped; 0 does not clip")
+    optimizer: Literal["adam", "sgd"] = Field("adam", description="AdamW without weight decay, or plain SGD")
+    group_size: int = Field(ge=2, description="completions of a prompt, G")
+    steps: int = Field(ge=1, description="rollouts")
+    width: int = Field(64, ge=2, description="hidden units")
+    layers: int = Field(2, ge=1, description="layers")
+    heads: int = Field(4, ge=1, description="attention heads; twice their number divides the width")
+    inner: int = Field(128, ge=1, description="units of the inner layers")
+
+
+class ManyTreeSettings(ManySettings):
+    """`many-table1-trl`, and what `many-table1` shares with it: a row of Table 1."""
+
+    n: int = Field(ge=1, description="tokens of the target's prefix that are rewarded, row of Table 1")
+    r_neg: float = Field(description="reward of a wrong path that shares the prefix, row of Table 1")
+    depth: int = Field(ge=2, description="of the tree")
+    last: int = Field(ge=1, description="steps at the end over which the target's probability is averaged")
+    start_left: float = Field(0.5, gt=0, lt=1, description="probability of L at every node before training")
+    head_std: float = Field(0.0, ge=0, description="scale of the head's random initial weights")
+    target_rights: int | None = Field(None, ge=0, description="targets have so many tokens R; None: any")
+
+
+class ManyTable1Settings(ManyTreeSettings):
+    """`many-table1`."""
+
+    curve_every: int = Field(ge=0, description="steps between two rows of a curve; 0 for no curves")
+
+
+class ManySumsSettings(ManySettings):
+    """`many-sums`: running sums modulo 10."""
+
+    terms: int = Field(ge=1, description="digits of an answer")
+    start_rate: float = Field(gt=0, lt=1, description="solve rate at which teaching ends")
+    pretrain_lr: float = Field(gt=0, description="learning rate of the teaching (Adam)")
+    pretrain_batch: int = Field(ge=1, description="problems a step of the teaching")
+    pretrain_every: int = Field(ge=1, description="steps of the teaching between two looks")
+    pretrain_max_steps: int = Field(ge=0, description="steps after which teaching counts as failed")
+    prompts_per_step: int = Field(ge=1, description="groups a rollout")
+    look_every: int = Field(ge=1, description="rollouts between two looks at the solve rate")
+    held_out: int = Field(ge=1, description="held-out problems")
+    threshold: float = Field(gt=0, lt=1, description="solve rate to reach")
+    curves: bool = Field(description="whether solve rates by step are kept")
+    reward: Literal["right", "trap"] = Field(description="1 for a right answer, or that of the paper's tree")
+    prefix_length: int | None = Field(None, ge=1, description="trap: tokens of the answer that a wrong one shares")
+    r_neg: float | None = Field(None, description="trap: reward of such an answer")
+    other_reward: float | None = Field(None, description="trap: reward of any other wrong answer")
+
+    @model_validator(mode="after")
+    def _the_trap_is_whole(self) -> Self:
+        given = {self.prefix_length is not None, self.r_neg is not None, self.other_reward is not None}
+        if given != {self.reward == "trap"}:
+            raise ValueError('prefix_length, r_neg and other_reward are set with reward = "trap", and only then')
+        return self
+
+
 class NoSettings(Settings):
     """`table2-intervals` counts what is printed; nothing about it can be set."""
