@@ -25,7 +25,9 @@ class TheoremSettings(Settings):
 class Table1Settings(Settings):
     """A row of Table 1 for one method and one optimizer, on a tabular policy."""
 
-    n: int = Field(ge=1, description="length of the target's prefix on which every other path earns r_neg; row of Table 1")
+    n: int = Field(
+        ge=1, description="length of the target's prefix on which every other path earns r_neg; row of Table 1"
+    )
     r_neg: float = Field(description="reward of a wrong path that shares the prefix, row of Table 1")
     method: Literal["grpo", "lambda-grpo", "lambda-grpo-matched", "grpo-matched"] = Field(description="the update")
     optimizer: Literal["sgd", "adam"] = Field(description="with PyTorch's update rule")
@@ -60,7 +62,9 @@ class Table1BestSettings(Table1Settings):
 class Table1LanguageModelSettings(TrainingSettings):
     """`table1-lm`: one prompt a step, completions as long as the tree is deep, and no reference policy."""
 
-    n: int = Field(ge=1, description="length of the target's prefix on which every other path earns r_neg; row of Table 1")
+    n: int = Field(
+        ge=1, description="length of the target's prefix on which every other path earns r_neg; row of Table 1"
+    )
     r_neg: float = Field(description="reward of a wrong path that shares the prefix, row of Table 1")
     depth: int = Field(ge=1, description="of the tree")
     last: int = Field(ge=1, description="steps at the end over which the target's probability is averaged")
@@ -151,7 +155,9 @@ class ManySettings(Settings):
 class ManyTreeSettings(ManySettings):
     """`many-table1-trl`, and what `many-table1` shares with it: a row of Table 1."""
 
-    n: int = Field(ge=1, description="length of the target's prefix on which every other path earns r_neg; row of Table 1")
+    n: int = Field(
+        ge=1, description="length of the target's prefix on which every other path earns r_neg; row of Table 1"
+    )
     r_neg: float = Field(description="reward of a wrong path that shares the prefix, row of Table 1")
     depth: int = Field(ge=2, description="of the tree")
     last: int = Field(ge=1, description="steps at the end over which the target's probability is averaged")
