@@ -6,7 +6,6 @@ profile are a test of the machinery; they are left out unless a paper has no oth
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 from shared.errors import ReplicationError
 from shared.harness.claim_tables import claims_blocks, claims_table, counts_line
-from shared.harness.claims import PAPER
+from shared.harness.claims import PAPER, UNLIKE_NAME
 from shared.harness.jobs import write_atomic
 from shared.harness.outcomes import (
     VERDICTS_FILE,
@@ -133,7 +132,7 @@ def numbers_tex(lines: Sequence[Sequence[Any]]) -> str:
     r"""LaTeX that knows every number: `\replicationnumber{id}` with interval, `\replicationvalue{id}` without."""
     text = LATEX_LOOKUP.splitlines()
     for name, value, low, high, *_ in lines:
-        if re.search(r"[^\w/.:;=@,+ \[\]-]", name, re.ASCII):
+        if UNLIKE_NAME.search(name):
             raise ReplicationError(f"The number '{name}' has a character in its name that LaTeX cannot look up.")
         short = _latex_number(value) or "unknown"
         interval = f" [{_latex_number(low)}, {_latex_number(high)}]" if low and high else ""

@@ -90,7 +90,7 @@ def run_profile(paper: Paper, name: str, results: Path, root: Path, console: Con
         )
     directory = results / paper.name / name
     with _writable(directory), _locked(directory):
-        git = git_state(root)
+        git = git_state(root, paper.directory)
         source = origin(root, paper.directory, git)
         if options.fresh:
             _remove_jobs(directory / "jobs", list(jobs))
