@@ -139,11 +139,13 @@ def discover(directory: Path) -> list[Paper]:
 def check_apart(papers: Sequence[Paper]) -> None:
     """Refuse papers that share their name or the id of a claim or a check: one would replace the other in a report."""
     owners: dict[str, Paper] = {}
+    problems = Problems()
     for paper in papers:
         names = {entry.id for entry in (*paper.claims, *paper.checks)} | {paper.slug}
         shared = sorted(name for name in names if name in owners)
         if shared:
-            raise ReplicationError(
-                f"{owners[shared[0]].directory} and {paper.directory} both use the name {shared[0]}; rename one."
-            )
+            more = f" and {len(shared) - 1} more" if len(shared) > 1 else ""
+            other = owners[shared[0]].directory
+            problems.add(f"{other} and {paper.directory} both use the name {shared[0]}{more}; rename them in one.")
         owners.update(dict.fromkeys(names, paper))
+    problems.raise_any()

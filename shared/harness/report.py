@@ -155,6 +155,20 @@ def findings(papers: Sequence[Paper], found: dict[str, list[ProfileResults]]) ->
     return "\n\n".join(parts) or "No results yet."
 
 
+def papers_table(papers: Sequence[Paper], root: Path) -> str:
+    """The table of papers of the root README.md: source, command and page of each, all of them below `root`."""
+    lines = ["| paper | command | page |", "|---|---|---|"]
+    for paper in papers:
+        facts = paper.facts
+        page = (paper.directory / "README.md").relative_to(root).as_posix()
+        authors = f"{facts.authors}, " if facts.authors else ""
+        url = facts.url or (f"https://arxiv.org/abs/{facts.arxiv}" if facts.arxiv else "")
+        link = f" ([{f'arXiv:{facts.arxiv}' if facts.arxiv else 'source'}]({url}))" if url else ""
+        title = f"{authors}*{facts.title}*{link}"
+        lines.append(f"| {title} | `make replicate-{facts.slug}` | [{facts.slug}]({page}) |")
+    return "\n".join(lines)
+
+
 def _shown(found: list[ProfileResults]) -> list[ProfileResults]:
     return [one for one in found if one.profile != SMOKE] or found
 
@@ -242,9 +256,11 @@ def best_outcomes(paper: Paper, found: list[ProfileResults]) -> list[ClaimOutcom
 
 
 def _update_readmes(papers: Sequence[Paper], found: dict[str, list[ProfileResults]], root: Path) -> None:
+    inside = [paper for paper in papers if paper.directory.is_relative_to(root)]
+    update_marked_block(root / "README.md", "papers", papers_table(inside, root))
     committed = {slug: [one for one in own if one.profile != SMOKE] for slug, own in found.items()}
-    if any(committed.values()):
-        update_marked_block(root / "README.md", "findings", findings(papers, committed))
+    if any(committed[paper.slug] for paper in inside):
+        update_marked_block(root / "README.md", "findings", findings(inside, committed))
     for paper in papers:
         outcomes = best_outcomes(paper, committed[paper.slug])
         if outcomes:
