@@ -41,20 +41,27 @@ Results go to results/, or to the directory that REPLICATE_RESULTS names.
 
 
 def main(arguments: Sequence[str] | None = None, papers: Path = PAPERS) -> int:
-    """Run one command; returns the exit code: 0, 1 where something failed, 2 for a wrong request, 130 for Ctrl-C, 141
-    where nobody reads the output any more."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    """Run one command; returns the exit code: 0, 1 where something failed, 2 for a wrong request, 130 for Ctrl-C.
+
+    141 where nobody reads the output any more, as in `replicate list | head -1`.
+    """
+    try:
+        try:
+            return _command(list(sys.argv[1:] if arguments is None else arguments), papers)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python's own last flush would fail again
+        return 128 + signal.SIGPIPE
+
+
+def _command(arguments: list[str], papers: Path) -> int:
     console = Console(width=None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", 120)))
     options = _parser().parse_args(arguments)
     options.command = shlex.join(["replicate", *arguments])
     options.papers = papers
     try:
-        code = options.action(options, console)
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:  # whoever read the output has seen enough, as in `replicate list | head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
+        return options.action(options, console)
     except ReplicationError as error:
         Console(stderr=True).print(f"[red]error:[/red] {_escaped(str(error))}", soft_wrap=True, highlight=False)
         return 2
