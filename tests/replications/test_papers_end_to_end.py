@@ -28,7 +28,15 @@ REPEATED = {
 }
 """Experiments that are run a second time: training, sampling beside training, and the simulator. Else, the first."""
 
-NOT_IN_MINIATURE = {NAMES}
+NOT_IN_MINIATURE = {
+    "identifiability",
+    "sensitivity",
+    "sharpness-bound",
+    "training",
+    "training-small",
+    "open-test-gradients",
+    "real-gradients-small",
+}
 """Experiments that fit over more prompts than `smoke` has, or lack settings there that claims read."""
 
 
