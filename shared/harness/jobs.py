@@ -30,7 +30,7 @@ from shared.harness.memory import keep_freed_memory, release_freed_memory
 from shared.harness.paper_modules import import_from
 
 if TYPE_CHECKING:
-    from shared.settings import Settings  # pydantic takes longer to import than all of a command's help
+    from shared.settings import Settings
 
 Row = dict[str, Any]
 """`{"metric": str, "value": float}` and, where they apply, `"seed"`, `"step"` (int) and `"timing"` (bool)."""
