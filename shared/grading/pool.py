@@ -13,12 +13,15 @@ from __future__ import annotations
 import atexit
 import logging
 import math
+import multiprocessing
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import CancelledError, TimeoutError
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from joblib.externals.loky.backend.context import get_context
@@ -33,7 +36,6 @@ logger = logging.getLogger(__name__)
 START_SECONDS = 120.0  # for the imports of a new worker, apart from any grading limit
 WALL_FACTOR = 4.0  # wall clock over processor time
 MEMORY_BYTES = 4 * 1024**3  # address space of a worker
-_STOPPED = (TimeoutError, ProcessExpired, CancelledError)
 
 
 class GradingPool:
@@ -69,29 +71,31 @@ class GradingPool:
             return []
         self._running()
         end = time.monotonic() + seconds
-        distinct = sorted(set(pairs), key=lambda pair: (len(pair[0]), pair))
+        waiting = sorted(set(pairs), key=lambda pair: (len(pair[0]), pair), reverse=True)
         verdicts: dict[tuple[str, str], bool] = {}
-        futures = [(pair, self._submit(_grade, *pair, self.seconds)) for pair in distinct]
-        try:
-            for pair, future in futures:
-                verdict = self._outcome(future, end - time.monotonic())
-                if verdict is None and pair[1] not in self._sound and end - time.monotonic() > 0:
-                    self.check_gold(pair[1])  # was it the answer's fault, or the gold's?
-                elif verdict is not None:
-                    verdicts[pair] = verdict
-                    self._sound.add(pair[1])
-        finally:
-            late = sum(future.cancel() for _, future in futures if not future.done())
-        if late:
-            logger.warning("%d of %d answers were not graded within %.1f s and count as wrong", late, len(distinct), seconds)
+        running: deque[tuple[tuple[str, str], Any]] = deque()  # no more than there are workers: what waits costs nothing
+        while (waiting or running) and time.monotonic() < end:
+            while waiting and len(running) < self.workers:
+                running.append((waiting[-1], self._submit(waiting.pop())))
+            pair, future = running.popleft()
+            verdict = self._outcome(pair, future, end)
+            if verdict is not None:
+                verdicts[pair] = verdict
+                self._sound.add(pair[1])
+            elif pair[1] not in self._sound and time.monotonic() < end:
+                self.check_gold(pair[1])  # was it the answer's fault, or the gold's?
+        for _, future in running:
+            future.cancel()
+        if waiting or running:
+            logger.warning("%d answers were not graded within %.1f s and count as wrong", len(waiting) + len(running), seconds)
         return [verdicts.get(pair, False) for pair in pairs]
 
     def check_gold(self, gold: str) -> None:
         """Raise UngradableGoldError unless the gold answer can be read and grades itself as correct in time."""
         if gold in self._sound:
             return
-        self._running()
-        if not self._outcome(self._submit(_grade, gold, gold, self.seconds), math.inf):
+        pair = (gold, gold)
+        if not self._outcome(pair, self._submit(pair), math.inf):
             raise UngradableGoldError(f"the gold answer {gold[:200]!r} cannot be used for grading: it took too long")
         self._sound.add(gold)
 
@@ -112,6 +116,11 @@ class GradingPool:
         with self._lock:
             if self._pool is not None and self._pool.active:
                 return self._pool
+            if multiprocessing.current_process().daemon:
+                raise ReplicationError(
+                    "Answers are graded in a process of their own, which a daemonic process may not start. Grade in the "
+                    "main process, in a thread, or with joblib's default backend."
+                )
             self._pool = ProcessPool(
                 max_workers=self.workers, initializer=_prepare, initargs=(os.getpid(),), context=get_context("loky")
             )
@@ -125,26 +134,27 @@ class GradingPool:
                 ) from error
             return self._pool
 
-    def _submit(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    def _submit(self, pair: tuple[str, str]) -> Any:
         for _ in range(2):  # a pool that broke while idle shows it only here
             try:
-                return self._running().schedule(function, args=arguments, timeout=self.seconds * WALL_FACTOR)
+                return self._running().schedule(_grade, args=(*pair, self.seconds), timeout=self.seconds * WALL_FACTOR)
             except RuntimeError:
                 self.close()
         raise ReplicationError("The grading process ends as soon as it starts. Try: python -c 'import math_verify'")
 
-    def _outcome(self, future: Any, seconds: float) -> bool | None:
-        """The verdict; None where it was stopped, or not reached in time (that one is left to be cancelled)."""
-        try:
-            return future.result(timeout=None if seconds == math.inf else max(seconds, 0.0))
-        except _STOPPED:
-            self.timeouts += future.done()
-            return None
-        except UngradableGoldError:
-            raise
-        except Exception as error:  # a library's failure on strange input, or a broken pool: wrong, never a crash
-            logger.warning("an answer could not be graded (%s) and counts as wrong", type(error).__name__)
-            return False if future.done() and not isinstance(error, RuntimeError) else None
+    def _outcome(self, pair: tuple[str, str], future: Any, end: float) -> bool | None:
+        """The verdict on a pair; None where its worker was stopped, or died, or the time `end` came first."""
+        for _ in range(2):
+            try:
+                return future.result(timeout=None if end == math.inf else max(end - time.monotonic(), 0.0))
+            except BrokenProcessPool:  # the worker had died before it took this pair
+                self.close()
+                future = self._submit(pair)
+            except (TimeoutError, ProcessExpired, CancelledError):
+                break
+        future.cancel()
+        self.timeouts += 1
+        return None
 
 
 _instances: weakref.WeakSet[GradingPool] = weakref.WeakSet()
@@ -200,8 +210,12 @@ def _grade(answer: str, gold: str, seconds: float) -> bool:
     _limit("RLIMIT_CPU", math.ceil(used.ru_utime + used.ru_stime + seconds))
     try:
         return same_answer(answer, gold)
-    except (MemoryError, RecursionError):
-        os._exit(1)  # the heap, or the libraries' caches, are in an unknown state
+    except UngradableGoldError:
+        raise
+    except MemoryError:
+        os._exit(1)  # the heap is in an unknown state
+    except Exception:  # the libraries raise many types on strange input: a wrong answer, never a crash
+        return False
 
 
 def _limit(name: str, value: int) -> None:
