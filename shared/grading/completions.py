@@ -10,7 +10,7 @@ Completion = str | Sequence[dict[str, Any]]
 
 _THOUGHT = re.compile(r"<\s*(/?)\s*(?:think(?:ing)?|thought|reason(?:ing)?)\s*>", re.IGNORECASE)
 _BOX = re.compile(r"\\boxed\s*\{")
-_TAGS = re.compile(r"</?(?:think|answer)>")
+LAYOUT_TAGS = re.compile(r"</?(?:think|answer)>")
 
 
 def completion_text(completion: Completion) -> str:
@@ -44,9 +44,9 @@ def after_thought(text: str) -> str:
     return text[tags[-1].end() :] if tags[-1].group(1) else ""
 
 
-def has_layout(text: str) -> bool:
+def is_well_formed(text: str) -> bool:
     """Whether the text is `<think>...</think>` and then `<answer>...</answer>`, each once, only space around."""
-    tags = list(_TAGS.finditer(text))
+    tags = list(LAYOUT_TAGS.finditer(text))
     if [tag.group() for tag in tags] != ["<think>", "</think>", "<answer>", "</answer>"]:
         return False
     outside = text[: tags[0].start()], text[tags[1].end() : tags[2].start()], text[tags[3].end() :]

@@ -57,7 +57,7 @@ def same_answer(answer: str, gold: str) -> bool:
 def answer_parts(text: str) -> tuple[str, list[str]]:
     """Kind and elements of a written answer that is a list, set, tuple or interval; else the answer as its one part."""
     body = None if too_large(text) else plain(text)
-    kind, items = _collection(body) if body else ("value", None)
+    kind, items = _collection(body) if body and _thousands(body) is None else ("value", None)
     return (kind, items) if items and len(items) > 1 else ("value", [text])
 
 
@@ -76,7 +76,9 @@ def _checked_gold(gold: str) -> Answer:
 @lru_cache(maxsize=4096)
 def _read_text(text: str) -> Answer | None:
     body = plain(text)
-    return _read(without_lead(body)) if body else None
+    if not body or len(re.findall(r"(?<!\\)\{", body)) != len(re.findall(r"(?<!\\)\}", body)):
+        return None
+    return _read(without_lead(body))
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -308,7 +310,9 @@ def _collection(body: str) -> tuple[str, list[str] | None]:
 _SYMBOL = re.compile(
     rf"(\\(?!(?:{'|'.join(GREEK)}|hat|bar|vec|tilde|dot|ddot)(?![A-Za-z]))[A-Za-z]+)|(?:{_NAME})(?:\s*\(\s*(?:-?\d+|[A-Za-z])(?:\s*,\s*(?:-?\d+|[A-Za-z]))*\s*\))?"
 )
-_CALL = re.compile(rf"\\(?:{'|'.join(FUNCTIONS)})(?![A-Za-z])\s*(?:\^\s*\{{?-?\d\}}?|_\s*\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}})?")
+_CALL = re.compile(
+    rf"\\(?:{'|'.join(FUNCTIONS)})(?![A-Za-z])\s*(?:\^\s*\{{?-?\d\}}?|_\s*\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}})?"
+)
 _BARE_ARGUMENT = re.compile(
     r"\s*((?:\\frac\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}|\\sqrt)\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}|\|[^|]*\|"
     r"|(?:\d+(?:\.\d+)?\s*)?(?:(?:x_\{\d+\}|\\pi(?![A-Za-z])|e|i)(?:\s*\^\s*\{[^{}]*\})?\s*)*)"
@@ -354,10 +358,18 @@ def _parse(body: str) -> Any:
 def _explicit(body: str) -> str | None:
     if "@" in body or "=" in body or body.count("|") not in (0, 2) or not body.strip():
         return None
-    body = re.sub(r"(\^\{\d+\})\s+(?=\d)", r"\1\\cdot ", re.sub(r"_\s*([A-Za-z0-9])", r"_{\1}", body))
-    if re.search(r"(?<![\d.])\d+\s+\.?\d(?!\s*\d*\s*/)", body) or re.search(r"(?<![A-Za-z\\])[fghFGH]\s*\((?!\s*(?:-?\d+|[A-Za-z])\s*[,)])", body):
+    if r"\infty" in body and not re.fullmatch(r"[-+]?\s*\\infty\s*", body):
         return None
-    body = re.sub(r"(\d+(?:\.\d+)?)\s*\^\{\\circ\}", r"(\1\\cdot\\frac{\\pi}{180})", body) if re.search(r"\\(?:sin|cos|tan|cot|sec|csc)", body) else body
+    body = re.sub(r"(\^\{\d+\})\s+(?=\d)", r"\1\\cdot ", re.sub(r"_\s*([A-Za-z0-9])", r"_{\1}", body))
+    if re.search(r"(?<![\d.])\d+\s+\.?\d(?!\s*\d*\s*/)", body) or re.search(
+        r"(?<![A-Za-z\\])[fghFGH]\s*\((?!\s*(?:-?\d+|[A-Za-z])\s*[,)])", body
+    ):
+        return None
+    body = (
+        re.sub(r"(\d+(?:\.\d+)?)\s*\^\{\\circ\}", r"(\1\\cdot\\frac{\\pi}{180})", body)
+        if re.search(r"\\(?:sin|cos|tan|cot|sec|csc)", body)
+        else body
+    )
     mixed = re.compile(r"(?<![\d.^_}x])(\d+)\s*(?:\\frac\{(\d+)\}\{(\d+)\}|\s(\d+)\s*/\s*(\d+)(?![\d.]))")
     for match in mixed.finditer(body):
         if int(match[2] or match[4]) >= int(match[3] or match[5]):
@@ -380,7 +392,11 @@ def _explicit(body: str) -> str | None:
             out += f"({argument[1].strip()})"
             position = argument.end(1)
     body = out + body[position:]
-    if "".join(_KNOWN.findall(body)) != body or _NOT_ONE_READING.search(re.sub(r"\|([^|]*)\|", r"(\1)", body)) or _ambiguous_quotient(body):
+    if (
+        "".join(_KNOWN.findall(body)) != body
+        or _NOT_ONE_READING.search(re.sub(r"\|([^|]*)\|", r"(\1)", body))
+        or _ambiguous_quotient(body)
+    ):
         return None
     body = re.sub(r"(?<![\d.])(\d*)\.(\d+)", lambda m: rf"(\frac{{{int(m[1] + m[2])}}}{{{10 ** len(m[2])}}})", body)
     keep = rf"(?:{_CALL.pattern}|\\(?:gcd|lcm|max|min|sqrt|frac|binom)(?![A-Za-z]))\s*\("

@@ -101,7 +101,7 @@ def too_large(text: str) -> bool:
         return True
     if re.search(r"![\s})]*!|[\])}]\s*!.*!", text):
         return True
-    if re.search(r"\\[dt]?binom\s*\{?\s*\d{5}", text):
+    if re.search(r"\d\s*(?:\^|\*\*)\s*\d+\s*(?:\^|\*\*)", text) or re.search(r"\\[dt]?binom\s*\{?\s*\d{5}", text):
         return True
     return any(_power_is_large(exponent) for exponent in _exponents(text))
 
@@ -246,14 +246,18 @@ def _arguments(text: str) -> str | None:
         position = index.end() if index else position
         groups = []
         for _ in range(2 if name in ("frac", "binom") else 1):
-            group, position = _argument(text, position, plain_run=name == "surd", brackets=name in ("sqrt", "surd", "exp", "^"))
+            group, position = _argument(
+                text, position, plain_run=name == "surd", brackets=name in ("sqrt", "surd", "exp", "^")
+            )
             inside = _arguments(group) if group else None
             if inside is None:
                 return None
             groups.append("{" + inside + "}")
         prefix = {"surd": r"\sqrt", "exp": "e^", "^": "^"}.get(name, "\\" + name)
         out.append(prefix + (f"[{index[1]}]" if index else "") + "".join(groups))
-    over = re.fullmatch(r"\{?([^\\{}]+|\\sqrt\{[^{}]*\})\s*\\over(?![A-Za-z])\s*([^\\{}]+|\\sqrt\{[^{}]*\})\}?", "".join(out))
+    over = re.fullmatch(
+        r"\{?([^\\{}]+|\\sqrt\{[^{}]*\})\s*\\over(?![A-Za-z])\s*([^\\{}]+|\\sqrt\{[^{}]*\})\}?", "".join(out)
+    )
     return rf"\frac{{{over[1].strip()}}}{{{over[2].strip()}}}" if over else "".join(out)
 
 
@@ -331,7 +335,11 @@ def unit_of(text: str) -> tuple[str, str, bool] | None:
             return None
     if power or below:
         return None
-    return " ".join(unit.replace("^", "^-").replace("--", "") if under else unit for unit, under in parts), factor, known
+    return (
+        " ".join(unit.replace("^", "^-").replace("--", "") if under else unit for unit, under in parts),
+        factor,
+        known,
+    )
 
 
 def without_lead(text: str) -> str:
@@ -340,7 +348,9 @@ def without_lead(text: str) -> str:
         text = text[first.end() :]
     lead = re.match(r"(@(?:[^:=]|@)*(?:@(?:is|are|equals|equal\s+@to)(?!\w)|[:=]))\s*(?!\s*=)(.+)\Z", text, re.DOTALL)
     lead = lead or re.match(r"((?:@an?\s+|@the\s+)?@(?:" + "|".join(_MEASURES) + r")\s+@of)\s+(?=[-\d\\(])(.+)\Z", text)
-    if lead is None or "@" in re.sub(r"@(\w+)", lambda m: "" if m[1].lower() in _LEAD or len(m[1]) == 1 else "@", lead[1]):
+    if lead is None or "@" in re.sub(
+        r"@(\w+)", lambda m: "" if m[1].lower() in _LEAD or len(m[1]) == 1 else "@", lead[1]
+    ):
         return text
     rest = re.sub(r"@\w+|[:=,\s]", "", lead[1])
     return lead[2] if not rest or re.fullmatch(r"[a-zA-Z]", rest) else text

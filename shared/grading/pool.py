@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, TimeoutError
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.util import Finalize
 from typing import Any
 
 from joblib.externals.loky.backend.context import get_context
@@ -73,7 +74,9 @@ class GradingPool:
         end = time.monotonic() + seconds
         waiting = sorted(set(pairs), key=lambda pair: (len(pair[0]), pair), reverse=True)
         verdicts: dict[tuple[str, str], bool] = {}
-        running: deque[tuple[tuple[str, str], Any]] = deque()  # no more than there are workers: what waits costs nothing
+        running: deque[tuple[tuple[str, str], Any]] = (
+            deque()
+        )  # no more than there are workers: what waits costs nothing
         while (waiting or running) and time.monotonic() < end:
             while waiting and len(running) < self.workers:
                 running.append((waiting[-1], self._submit(waiting.pop())))
@@ -87,7 +90,9 @@ class GradingPool:
         for _, future in running:
             future.cancel()
         if waiting or running:
-            logger.warning("%d answers were not graded within %.1f s and count as wrong", len(waiting) + len(running), seconds)
+            logger.warning(
+                "%d answers were not graded within %.1f s and count as wrong", len(waiting) + len(running), seconds
+            )
         return [verdicts.get(pair, False) for pair in pairs]
 
     def check_gold(self, gold: str) -> None:
@@ -104,8 +109,7 @@ class GradingPool:
         with self._lock:
             pool, self._pool = self._pool, None
         if pool is not None:
-            pool.stop()
-            pool.join()
+            _end(pool)
 
     def _reset(self) -> None:
         self._pool: ProcessPool | None = None
@@ -124,6 +128,8 @@ class GradingPool:
             self._pool = ProcessPool(
                 max_workers=self.workers, initializer=_prepare, initargs=(os.getpid(),), context=get_context("loky")
             )
+            # Before a process of multiprocessing or joblib waits for its children, which only wait for more work.
+            Finalize(self, _end, (self._pool,), exitpriority=100)
             try:
                 self._pool.schedule(os.getpid).result(timeout=START_SECONDS)
             except Exception as error:  # whatever kept it from starting, the remedy is the same
@@ -157,6 +163,11 @@ class GradingPool:
         return None
 
 
+def _end(pool: ProcessPool) -> None:
+    pool.stop()
+    pool.join()
+
+
 _instances: weakref.WeakSet[GradingPool] = weakref.WeakSet()
 _shared = None
 _shared_lock = threading.Lock()
@@ -168,7 +179,6 @@ def shared_pool() -> GradingPool:
     with _shared_lock:
         if _shared is None:
             _shared = GradingPool()
-            atexit.register(_shared.close)
         return _shared
 
 

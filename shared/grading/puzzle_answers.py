@@ -56,11 +56,15 @@ def parse_answer(text: str, names: Sequence[str]) -> dict[str, str] | None:
     Keys come in the order of `names`. Time grows linearly with the text. Raises ValueError for names that are empty or
     equal but for case, TypeError for a text that is no string.
     """
-    keys = _checked(text, names)
-    block = _BLOCK.search(after_thought(text)) if "<" in text else None
-    if block is None:
-        return None
-    roles = _roles(block.group(1), keys)
+    _checked(text, names)
+    block = _BLOCK.search(after_thought(text))
+    return read_roles(block.group(1), names) if block else None
+
+
+def read_roles(answer: str, names: Sequence[str]) -> dict[str, str] | None:
+    """`parse_answer` for what stands inside of the `<answer>` block, without tags."""
+    keys = _checked(answer, names)
+    roles = _roles(answer, keys)
     return None if roles is None or len(roles) != len(keys) else {name: roles[key] for key, name in keys.items()}
 
 
@@ -145,7 +149,9 @@ def _statement(keys: dict[str, str]) -> re.Pattern[str]:
     roles = {r: f"{r}s{_GLOSS[r]}" for r in (KNIGHT, KNAVE)}
     forms = []
     for r, ticks in ((KNIGHT, "✅|✔️?|✓"), (KNAVE, "❌|✘|✗")):
-        copula = rf"\s+(?:is|must be)\s+{_ADVERB}an?\s+|\s*(?::|=|->|=>|→|⇒|[-–—](?=\s))\s*(?:an?\s+)?|\s+(?:{ticks})\s*"
+        copula = (
+            rf"\s+(?:is|must be)\s+{_ADVERB}an?\s+|\s*(?::|=|->|=>|→|⇒|[-–—](?=\s))\s*(?:an?\s+)?|\s+(?:{ticks})\s*"
+        )
         forms += [
             rf"(?P<one_{r}>{name})(?:(?:{copula}){role[r]}|\s*\({r}\))",
             rf"(?:the others?,?\s+|both\s+)?(?P<many_{r}>{several}),?\s+(?:are|must be)\s+{_ADVERB}(?:both\s+|all\s+)?{roles[r]}",

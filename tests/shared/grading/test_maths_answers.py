@@ -6,14 +6,17 @@ import ast
 import json
 import random
 import re
+from fractions import Fraction
 from pathlib import Path
 
-import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from shared.grading.completions import boxed_answer, completion_text, last_boxed
 from shared.grading.maths_answers import UngradableGoldError, answer_parts, same_answer
 from shared.grading.maths_text import too_large
+from shared.tasks.math import _gold_answer, read_rows
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the shared data folder is not beside this clone")
@@ -145,3 +148,125 @@ CASES = [
 @pytest.mark.parametrize("answer, gold, right", CASES)
 def test_kinds(answer: str, gold: str, right: bool) -> None:
     assert same_answer(answer, gold) is right
+
+
+@pytest.mark.parametrize("gold", sorted({gold for rows in KINDS.values() for gold, *_ in rows}))
+def test_words_denials_and_second_thoughts_are_never_paid(gold: str) -> None:
+    assert same_answer(gold, gold)
+    for wrong in (rf"{gold}\text{{ is wrong}}", rf"\text{{not }}{gold}", rf"\text{{about }}{gold}", f"{gold}={gold}=1",
+                  f"{gold}+1", f"{gold},{gold},17", rf"{gold}\text{{ or }}17", rf"17\text{{ or }}{gold}", f"{{{gold}", ""):  # fmt: skip
+        assert not same_answer(wrong, gold), wrong
+
+
+def _number(generator: random.Random, depth: int) -> tuple[str, Fraction]:
+    """An arithmetic expression, written in one of several ways, and its value by exact arithmetic."""
+    if depth == 0:
+        n = generator.randint(1, 12)
+        return generator.choice([(str(n), Fraction(n)), (f"{n}.5", n + Fraction(1, 2)), (f"({n})", Fraction(n))])
+    (a, x), (b, y) = _number(generator, depth - 1), _number(generator, depth - 1)
+    forms = [
+        (rf"\left({a}+{b}\right)", x + y),
+        (f"({a}-{b})", x - y),
+        (rf"({a})\cdot({b})", x * y),
+        (f"({a})({b})", x * y),
+        (rf"{{({a})}}^2".replace("{(", "(").replace(")}", ")"), x * x),
+        (rf"\sqrt{{({a})^2\cdot4}}", 2 * abs(x)),
+        *([(rf"\frac{{{a}}}{{{b}}}", x / y), (f"(({a})/({b}))", x / y)] if y else []),
+    ]
+    return generator.choice(forms)
+
+
+def test_values_are_those_of_exact_arithmetic() -> None:
+    """The library's parser behind the reader, against fractions: whatever is accepted has this value and no other."""
+    generator, read = random.Random(0), 0
+    for _ in range(150):
+        text, value = _number(generator, generator.randint(1, 3))
+        gold = rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
+        read += same_answer(text, gold)
+        assert not same_answer(text, rf"\frac{{{value.numerator + 1}}}{{{value.denominator}}}"), text
+    assert read >= 140
+
+
+def test_parts_of_an_answer() -> None:
+    assert answer_parts("1, 2 and 3") == ("set", ["1", "2", "3"])
+    assert answer_parts(r"\left(1, \frac12\right]") == ("(]", ["1", r"\frac{1}{2}"])
+    assert answer_parts("1,234") == ("value", ["1,234"])
+    assert answer_parts("x+1") == ("value", ["x+1"])
+
+
+@pytest.mark.parametrize(
+    "gold", ["", "  ", r"\frac{1}{", "???", r"\text{}", "10^{99999999}", "9" * 5000, "1=2=3", "3 4", r"\foo"]
+)
+def test_a_gold_that_cannot_be_read_is_refused(gold: str) -> None:
+    with pytest.raises(UngradableGoldError):
+        same_answer("1", gold)
+
+
+@pytest.mark.parametrize(
+    "text, large",
+    [
+        (r"\frac{6^{6^{6^{6}}} - 6}{11}", True),
+        ("9^9^9", True),
+        ("9**9**9", True),
+        ("10^{10^{10}}", True),
+        ("(9!)!", True),
+        ("99999!", True),
+        (r"\binom{100000}{50000}", True),
+        ("1" * 1001, True),
+        ("2^{1009}", False),
+        ("x^{2^{3}}", False),
+        ("10!", False),
+        ("3^{-40}", False),
+        (r"e^{x^{2}}", False),
+    ],
+)
+def test_too_large(text: str, large: bool) -> None:
+    assert too_large(text) is large
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(alphabet="\\{}boxed a7", max_size=60))
+def test_last_boxed_is_balanced(text: str) -> None:
+    content = last_boxed(text)
+    if content is not None:
+        assert text.count("{" + content + "}") >= 1
+        unescaped = re.sub(r"\\.", "", content)  # without escaped braces, and without the commands' first letters
+        assert unescaped.count("{") == unescaped.count("}")
+
+
+# Files.
+
+
+@needs_data
+@pytest.mark.parametrize("name", ["cases_grading.json", "cases_grading_2.json"])
+def test_public_cases_have_no_false_reward_and_nearly_all_right_answers(name: str) -> None:
+    cases = json.loads((DATA / name).read_text(encoding="utf-8"))
+    paid = {True: [], False: []}
+    for case in cases:
+        text = case["completion"]
+        box = boxed_answer(completion_text(ast.literal_eval(text)) if text.startswith("[{") else text)
+        paid[case["correct"]].append(box is not None and same_answer(box, case["gold"]))
+    assert len(cases) >= 24 and not any(paid[False])
+    assert sum(paid[True]) >= 0.98 * len(paid[True])
+
+
+@needs_data
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "rows", "ungradable"), [
+    ("math500.parquet", 500, 0), ("olympiadbench.jsonl", 675, 2), ("minerva_math.jsonl", 272, 0),
+    ("aime24.jsonl", 30, 0), ("amc23.jsonl", 40, 0),
+])  # fmt: skip
+def test_benchmark_answers_accept_themselves_and_no_other(name: str, rows: int, ungradable: int) -> None:
+    golds = [_gold_answer(record, name) for record in read_rows(str(DATA / name), "train")]
+    usable = []
+    for gold in golds:
+        try:
+            usable += [gold] if same_answer(gold, gold) else []
+        except UngradableGoldError:
+            continue
+    assert (len(golds), len(golds) - len(usable)) == (rows, ungradable)
+    for gold in usable:
+        digit = re.search(r"\d", gold)
+        changed = gold[: digit.start()] + str((int(digit[0]) + 1) % 10) + gold[digit.end() :] if digit else f"2+{gold}"
+        assert not same_answer(changed, gold)
+        assert not same_answer(rf"{gold}\text{{ is wrong}}", gold)
