@@ -122,8 +122,8 @@ class GradingPool:
                 return self._pool
             if multiprocessing.current_process().daemon:
                 raise ReplicationError(
-                    "Answers are graded in a process of their own, which a daemonic process may not start. Grade in the "
-                    "main process, in a thread, or with joblib's default backend."
+                    "Answers are graded in a process of their own, which a daemonic process may not start. Grade in "
+                    "the main process, in a thread, or with joblib's default backend."
                 )
             self._pool = ProcessPool(
                 max_workers=self.workers, initializer=_prepare, initargs=(os.getpid(),), context=get_context("loky")

@@ -76,10 +76,11 @@ def load(
 
     `reward`: "strict" (1 for the whole answer, else 0) or "shaped" (`shaped_reward`, 3 / -0.5 / -1 / -3). `parser`, the
     rule by which an answer is read: "strict", which pays in no doubtful case, or "ar-lopti", the looser one of the
-    AR-Lopti code, only to compare with that paper's numbers (see `shared.grading.puzzle_answers`). `depth`, `width`: see `draw_puzzle`. `train_path`, `validation_path`: files to read in place of drawing puzzles (all of them,
-    or the first so many); training puzzles that the validation files hold are left out and counted. Sizes are 2000 and
-    200 drawn puzzles unless given. `seed` decides the training puzzles or, with files, their order; the validation
-    puzzles do not depend on it. Validation puzzles all differ in canonical form, training puzzles as written.
+    AR-Lopti code, only to compare with that paper's numbers (see `shared.grading.puzzle_answers`). `depth`, `width`:
+    see `draw_puzzle`. `train_path`, `validation_path`: files to read in place of drawing puzzles (all of them, or the
+    first so many); training puzzles that the validation files hold are left out and counted. Sizes are 2000 and 200
+    drawn puzzles unless given. `seed` decides the training puzzles or, with files, their order; the validation puzzles
+    do not depend on it. Validation puzzles all differ in canonical form, training puzzles as written.
 
     Rows have `prompt` (chat messages), `names` and `roles` (lists, in the same order), `answer`, `people`, `statements`
     and `puzzle` (a hash of the canonical form). `Task.settings` adds `split_proof` of the two data sets. Raises
@@ -162,7 +163,7 @@ def split_proof(train: Dataset, validation: Dataset) -> dict[str, Any]:
 
 
 def is_correct(completion: str, gold: Mapping[str, str]) -> bool:
-    """Whether the `<answer>` of a completion gives each name of the puzzle its role in `gold`, and says nothing else."""
+    """Whether the `<answer>` of a completion gives each name of the puzzle its role in `gold` and says nothing else."""
     return parse_answer(completion, tuple(gold)) == dict(gold)
 
 

@@ -21,127 +21,481 @@ from shared.tasks.math import _gold_answer, read_rows
 DATA = Path(__file__).parents[4] / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the shared data folder is not beside this clone")
 
-# kind: gold answer, answers that say the same, answers that do not
-KINDS: dict[str, list[tuple[str, list[str], list[str]]]] = {
+# kind: gold answer, answers that say the same, answers that do not; " ;; " stands between answers
+KINDS: dict[str, list[tuple[str, str, str]]] = {
     "numbers": [
-        ("9", ["9.0", "+9", "09", "3^2", r"\sqrt{81}", "9!/8!", r"\frac{18}{2}", r"\text{9}"],
-         ["9!", "-9", "9.0000001", "99", "0.9", r"\frac19", "9 9", "9^{+}", r"\overline{9}", r"\cancel{9}", "~9", "9?"]),
-        ("100000000000", ["100,000,000,000", "10^{11}", "1e11"], ["100000000001.0", "100000000000.5", "1e12", "10^{-11}"]),
-        ("5^{-50}", [r"\frac{1}{5^{50}}"], ["5^{-51}", "0"]),
-        (r"\frac37", ["3/7", r"\dfrac{3}{7}", r"\frac{6}{14}", "3⁄7", r"\tfrac37"], ["0.428571", "0.4286", "7/3", "37", r"3\frac17"]),
-        (r"\frac{5}{4}", ["1.25", r"1\frac14", "1 1/4", "1¼", r"\frac54"], ["1.3", r"1\cdot\frac14", "14", "5:4"]),
-        ("-3.5", ["-3 1/2", r"-3\frac{1}{2}", "−3.5", "-7/2", "﹣3.5"], ["3.5", "-2.5", "-3, 5"]),
-        ("e^3", [r"e\cdot e^2", r"\exp(3)"], ["20.0855", "E^3", "e^{3.0001}", "3^e", "3e"]),
-        (r"\pi", ["π", r"\frac{2\pi}{2}"], ["3.14", "3.14159265358979", r"\frac{22}{7}", "p", r"\Pi", "180"]),
-        (r"4\sqrt{2}", ["4√2", r"\sqrt{32}", "4*sqrt(2)", r"\frac{8}{\sqrt2}", r"4\cdot 2^{1/2}"], ["4", r"\sqrt{2}", "5.657", r"4\sqrt[3]{2}", r"4\cdot 2"]),
-        (r"\frac{1}{1+\sqrt{2}}", [r"\sqrt2-1"], [r"1-\sqrt2", r"\sqrt{2}+1", "0.41421356"]),
-        (r"\sqrt{2}+\sqrt{3}", [r"\sqrt{5+2\sqrt{6}}"], [r"\sqrt{5}", r"\sqrt{2}+\sqrt{3}+10^{-60}", r"\sqrt{2}+\sqrt{3}+10^{-200}\sqrt{5}"]),
-        ("10", ["2(5)", "(2)(5)", r"2\cdot5", r"\frac{20}{2}"], ["7", "25", "2{5}", "{2}{5}", "2 5", r"5\quad 2"]),
-        ("24", ["4!", r"\binom{24}{1}"], ["4!!", "24!"]),
-        ("0.000123", [r"1.23\times10^{-4}", "1.23e-4", "1.23·10⁻⁴"], ["1.23e-3", "0.0001230001", "0"]),
-        ("2^{20}", ["1048576", "4^{10}"], ["1048575", "2^2 0", "40"]),
-        (r"0.\overline{6}", ["2/3"], ["0.6", "0.6667", "0.67"]),
-        ("3+2i", ["2i+3", r"3+2\mathrm{i}", "(3+2i)"], ["3-2i", "5", "3+2j", "3+2", "2+3i"]),
-        (r"\log_3 81", ["4"], ["81/3", "27", r"\log 81"]),
-        (r"\infty", ["∞"], [r"-\infty", "oo", "8"]),
+        (
+            r"9",
+            r"9.0 ;; +9 ;; 09 ;; 3^2 ;; \sqrt{81} ;; 9!/8! ;; \frac{18}{2} ;; \text{9}",
+            r"9! ;; -9 ;; 9.0000001 ;; 99 ;; 0.9 ;; \frac19 ;; 9 9 ;; 9^{+} ;; \overline{9} ;; \cancel{9} ;; "
+            r"~9 ;; 9?",
+        ),
+        (
+            r"100000000000",
+            r"100,000,000,000 ;; 10^{11} ;; 1e11",
+            r"100000000001.0 ;; 100000000000.5 ;; 1e12 ;; 10^{-11}",
+        ),
+        (
+            r"5^{-50}",
+            r"\frac{1}{5^{50}}",
+            r"5^{-51} ;; 0",
+        ),
+        (
+            r"\frac37",
+            r"3/7 ;; \dfrac{3}{7} ;; \frac{6}{14} ;; 3⁄7 ;; \tfrac37",
+            r"0.428571 ;; 0.4286 ;; 7/3 ;; 37 ;; 3\frac17",
+        ),
+        (
+            r"\frac{5}{4}",
+            r"1.25 ;; 1\frac14 ;; 1 1/4 ;; 1¼ ;; \frac54",
+            r"1.3 ;; 1\cdot\frac14 ;; 14 ;; 5:4",
+        ),
+        (
+            r"-3.5",
+            r"-3 1/2 ;; -3\frac{1}{2} ;; −3.5 ;; -7/2 ;; ﹣3.5",
+            r"3.5 ;; -2.5 ;; -3, 5",
+        ),
+        (
+            r"e^3",
+            r"e\cdot e^2 ;; \exp(3)",
+            r"20.0855 ;; E^3 ;; e^{3.0001} ;; 3^e ;; 3e",
+        ),
+        (
+            r"\pi",
+            r"π ;; \frac{2\pi}{2}",
+            r"3.14 ;; 3.14159265358979 ;; \frac{22}{7} ;; p ;; \Pi ;; 180",
+        ),
+        (
+            r"4\sqrt{2}",
+            r"4√2 ;; \sqrt{32} ;; 4*sqrt(2) ;; \frac{8}{\sqrt2} ;; 4\cdot 2^{1/2}",
+            r"4 ;; \sqrt{2} ;; 5.657 ;; 4\sqrt[3]{2} ;; 4\cdot 2",
+        ),
+        (
+            r"\frac{1}{1+\sqrt{2}}",
+            r"\sqrt2-1",
+            r"1-\sqrt2 ;; \sqrt{2}+1 ;; 0.41421356",
+        ),
+        (
+            r"\sqrt{2}+\sqrt{3}",
+            r"\sqrt{5+2\sqrt{6}}",
+            r"\sqrt{5} ;; \sqrt{2}+\sqrt{3}+10^{-60} ;; \sqrt{2}+\sqrt{3}+10^{-200}\sqrt{5}",
+        ),
+        (
+            r"10",
+            r"2(5) ;; (2)(5) ;; 2\cdot5 ;; \frac{20}{2}",
+            r"7 ;; 25 ;; 2{5} ;; {2}{5} ;; 2 5 ;; 5\quad 2",
+        ),
+        (
+            r"24",
+            r"4! ;; \binom{24}{1}",
+            r"4!! ;; 24!",
+        ),
+        (
+            r"0.000123",
+            r"1.23\times10^{-4} ;; 1.23e-4 ;; 1.23·10⁻⁴",
+            r"1.23e-3 ;; 0.0001230001 ;; 0",
+        ),
+        (
+            r"2^{20}",
+            r"1048576 ;; 4^{10}",
+            r"1048575 ;; 2^2 0 ;; 40",
+        ),
+        (
+            r"0.\overline{6}",
+            r"2/3",
+            r"0.6 ;; 0.6667 ;; 0.67",
+        ),
+        (
+            r"3+2i",
+            r"2i+3 ;; 3+2\mathrm{i} ;; (3+2i)",
+            r"3-2i ;; 5 ;; 3+2j ;; 3+2 ;; 2+3i",
+        ),
+        (
+            r"\log_3 81",
+            r"4",
+            r"81/3 ;; 27 ;; \log 81",
+        ),
+        (
+            r"\infty",
+            r"∞",
+            r"-\infty ;; oo ;; 8",
+        ),
     ],
     "signs and digits": [
-        ("-12", ["−12", "–12", "- 12", "－１２", r"-\,12"], ["12", "--12", "-1 2", r"\pm12", "12-"]),
-        ("2500000", ["2,500,000", "2 500 000", r"2\,500\,000", "2{,}500{,}000", r"2.5\times 10^6", r"2.5\text{ million}"],
-         ["2,500,00", "2.5", "2,500,001", r"2.5\text{ billion}"]),
-        ("30", ["30°", r"30^\circ", "30.", r"30\text{ degrees}", "𝟑𝟎"], [r"30'", r"30^\circ 30'", "30%", r"30\text{ radians}^2\text{ or so}"]),
+        (
+            r"-12",
+            r"−12 ;; –12 ;; - 12 ;; －１２ ;; -\,12",
+            r"12 ;; --12 ;; -1 2 ;; \pm12 ;; 12-",
+        ),
+        (
+            r"2500000",
+            r"2,500,000 ;; 2 500 000 ;; 2\,500\,000 ;; 2{,}500{,}000 ;; 2.5\times 10^6 ;; 2.5\text{ million}",
+            r"2,500,00 ;; 2.5 ;; 2,500,001 ;; 2.5\text{ billion}",
+        ),
+        (
+            r"30",
+            r"30° ;; 30^\circ ;; 30. ;; 30\text{ degrees} ;; 𝟑𝟎",
+            r"30' ;; 30^\circ 30' ;; 30% ;; 30\text{ radians}^2\text{ or so}",
+        ),
     ],
     "words beside a value": [
-        ("6", [r"\text{The answer is } 6", r"\text{so the total is }6", r"6\text{ students}", r"\text{6 ways}", "Answer: 6", r"\text{Perimeter} = 6"],
-         [r"6\text{ is wrong}", "about 6", r"\text{not }6", r"6\text{ halves}", r"6\text{ squared}", r"\text{twice }6", r"\text{less than }6",
-          r"6\text{ or fewer}", r"6\text{ factorial}", r"\text{the square of }6", r"6\text{ hundred}", r"6\text{ percent}", r"6\text{ dozen}",
-          r"\text{one more than }6", r"\text{the negative of }6", r"6\text{ lakh}", r"\text{my first guess was }6", r"6\text{ (unlikely)}",
-          r"\text{the answer is not }6", r"\text{the wrong answer is }6", r"\text{the square of x is }6", r"6\text{ mod }7", r"6\text{ in base }7",
-          r"\approx 6", r"\sim 6", r"6\text{ thirds}", r"6\text{ if }x>0", r"\text{at most }6", r"6\ldots", r"6\text{ to }7"]),
-        ("72", [r"6\text{ dozen}"], []),
-        ("0.03", [r"3\text{ hundredths}", r"3\%", r"\frac{3}{100}"], ["3", r"3\text{ thousandths}"]),
-        (r"\text{Friday}", ["Friday", r"\text{friday}", r"\textbf{Friday}"], ["Monday", r"\text{not Friday}", r"\text{Friday or Monday}", "5"]),
-        (r"\text{no}", ["no", r"\textbf{No}"], ["yes", r"\text{yes and no}", "on", r"\text{not no}", "0"]),
-        (r"\text{(D)}", ["D", "(D)", r"\textbf{D}", r"\text{D}", r"\textbf{(D)}\ 17"], ["d", "A", r"\text{A or D}", "(A)(D)", "C, D", "E", "D'", "DD", r"\text{(D) or (E)}", r"\text{(D)}+1"]),
-        (r"\textbf{(B)}\ 12", ["B", "12", r"\textbf{(B)}\ 12"], ["A", r"\textbf{(A)}\ 12", r"\textbf{(B)}\ 13", r"\textbf{(A)}\ 11 \textbf{(B)}\ 12"]),
+        (
+            r"6",
+            r"\text{The answer is } 6 ;; \text{so the total is }6 ;; 6\text{ students} ;; \text{6 ways} ;; "
+            r"Answer: 6 ;; \text{Perimeter} = 6",
+            r"6\text{ is wrong} ;; about 6 ;; \text{not }6 ;; 6\text{ halves} ;; 6\text{ squared} ;; "
+            r"\text{twice }6 ;; \text{less than }6 ;; 6\text{ or fewer} ;; 6\text{ factorial} ;; "
+            r"\text{the square of }6 ;; 6\text{ hundred} ;; 6\text{ percent} ;; 6\text{ dozen} ;; "
+            r"\text{one more than }6 ;; \text{the negative of }6 ;; 6\text{ lakh} ;; "
+            r"\text{my first guess was }6 ;; 6\text{ (unlikely)} ;; \text{the answer is not }6 ;; "
+            r"\text{the wrong answer is }6 ;; \text{the square of x is }6 ;; 6\text{ mod }7 ;; "
+            r"6\text{ in base }7 ;; \approx 6 ;; \sim 6 ;; 6\text{ thirds} ;; 6\text{ if }x>0 ;; "
+            r"\text{at most }6 ;; 6\ldots ;; 6\text{ to }7",
+        ),
+        (
+            r"72",
+            r"6\text{ dozen}",
+            r"",
+        ),
+        (
+            r"0.03",
+            r"3\text{ hundredths} ;; 3\% ;; \frac{3}{100}",
+            r"3 ;; 3\text{ thousandths}",
+        ),
+        (
+            r"\text{Friday}",
+            r"Friday ;; \text{friday} ;; \textbf{Friday}",
+            r"Monday ;; \text{not Friday} ;; \text{Friday or Monday} ;; 5",
+        ),
+        (
+            r"\text{no}",
+            r"no ;; \textbf{No}",
+            r"yes ;; \text{yes and no} ;; on ;; \text{not no} ;; 0",
+        ),
+        (
+            r"\text{(D)}",
+            r"D ;; (D) ;; \textbf{D} ;; \text{D} ;; \textbf{(D)}\ 17",
+            r"d ;; A ;; \text{A or D} ;; (A)(D) ;; C, D ;; E ;; D' ;; DD ;; \text{(D) or (E)} ;; \text{(D)}+1",
+        ),
+        (
+            r"\textbf{(B)}\ 12",
+            r"B ;; 12 ;; \textbf{(B)}\ 12",
+            r"A ;; \textbf{(A)}\ 12 ;; \textbf{(B)}\ 13 ;; \textbf{(A)}\ 11 \textbf{(B)}\ 12",
+        ),
     ],
     "units": [
-        (r"8\text{ kV}", ["8"], [r"8\text{ V}", r"8\text{ MV}", "9", r"8000\text{ V}"]),
-        (r"3\text{ eV}", [r"3\,\mathrm{eV}", "3"], [r"3\text{ keV}", r"3\text{ J}", r"3\text{ ev}"]),
-        (r"12\text{ cm}", [r"12\mathrm{~cm}", r"12\text{ centimeters}", "12 cm", "12"], [r"12\text{ m}", r"12\text{ mm}", r"12\text{ cm}^2", r"0.12\text{ m}", r"12\text{ inches}"]),
-        (r"9.8\text{ m/s}^2", [r"9.8\mathrm{~m}/\mathrm{s}^{2}", r"9.8\text{ m s}^{-2}", "9.8"], [r"9.8\text{ m/s}", r"9.8\text{ km/h}", r"9.8\text{ m s}^{2}"]),
-        (r"4\text{ N}", ["4", r"4\mathrm{N}", r"4\text{ newtons}"], [r"4\text{ n}", "4n", "4N", r"4\text{ kN}", r"4\text{ J}"]),
-        ("100", [r"100\text{ dollars}", r"\$100", "€100", "100€"], [r"100\%", r"100\text{ percent}", r"100\text{ thousand}"]),
-        (r"75\%", ["75\\%", r"75\text{ percent}", r"\frac34", "0.75"], ["75", "7.5\\%", "0.0075"]),
-        (r"37^\circ\text{C}", [r"37^\circ\mathrm{C}", "37"], [r"37^\circ\text{F}", r"37\text{ K}"]),
-        ("7:45", [r"7:45\text{ p.m.}", "7：45"], ["7/45", "7.45", "45:7", "7:46", "7:45:00"]),
-        (r"7:45\text{ a.m.}", ["7:45 am"], [r"7:45\text{ p.m.}"]),
-        ("£20", ["20", "£ 20"], ["21", "€20", r"\$20"]),
+        (
+            r"8\text{ kV}",
+            r"8",
+            r"8\text{ V} ;; 8\text{ MV} ;; 9 ;; 8000\text{ V}",
+        ),
+        (
+            r"3\text{ eV}",
+            r"3\,\mathrm{eV} ;; 3",
+            r"3\text{ keV} ;; 3\text{ J} ;; 3\text{ ev}",
+        ),
+        (
+            r"12\text{ cm}",
+            r"12\mathrm{~cm} ;; 12\text{ centimeters} ;; 12 cm ;; 12",
+            r"12\text{ m} ;; 12\text{ mm} ;; 12\text{ cm}^2 ;; 0.12\text{ m} ;; 12\text{ inches}",
+        ),
+        (
+            r"9.8\text{ m/s}^2",
+            r"9.8\mathrm{~m}/\mathrm{s}^{2} ;; 9.8\text{ m s}^{-2} ;; 9.8",
+            r"9.8\text{ m/s} ;; 9.8\text{ km/h} ;; 9.8\text{ m s}^{2}",
+        ),
+        (
+            r"4\text{ N}",
+            r"4 ;; 4\mathrm{N} ;; 4\text{ newtons}",
+            r"4\text{ n} ;; 4n ;; 4N ;; 4\text{ kN} ;; 4\text{ J}",
+        ),
+        (
+            r"100",
+            r"100\text{ dollars} ;; \$100 ;; €100 ;; 100€",
+            r"100\% ;; 100\text{ percent} ;; 100\text{ thousand}",
+        ),
+        (
+            r"75\%",
+            r"75\% ;; 75\text{ percent} ;; \frac34 ;; 0.75",
+            r"75 ;; 7.5\% ;; 0.0075",
+        ),
+        (
+            r"37^\circ\text{C}",
+            r"37^\circ\mathrm{C} ;; 37",
+            r"37^\circ\text{F} ;; 37\text{ K}",
+        ),
+        (
+            r"7:45",
+            r"7:45\text{ p.m.} ;; 7：45",
+            r"7/45 ;; 7.45 ;; 45:7 ;; 7:46 ;; 7:45:00",
+        ),
+        (
+            r"7:45\text{ a.m.}",
+            r"7:45 am",
+            r"7:45\text{ p.m.}",
+        ),
+        (
+            r"£20",
+            r"20 ;; £ 20",
+            r"21 ;; €20 ;; \$20",
+        ),
     ],
     "letters": [
-        ("n", ["n", r"\mathbf{n}", r"\frac{2n}{2}"], ["N", "m", r"\eta", "n_1", "n'", "2n"]),
-        ("a^2", [r"a\cdot a", "a²"], ["A^2", "a_2", r"\alpha^2", "2a"]),
-        ("V_0", ["V_{0}", "V₀"], ["v_0", "V0", "V_1", "V", "V^0", "0"]),
-        (r"\gamma", ["γ"], [r"\Gamma", "g", "0.5772156649", r"\lambda"]),
-        ("x'", ["x'", r"x^{\prime}"], ["x", "x''", "x^1"]),
-        ("GM", ["GM"], ["gm", "MG", "Gm", "G"]),
-        ("pq", ["qp", r"p\cdot q", r"p\,q"], ["p+q", "pQ", r"\frac pq", "p,q"]),
-        ("I(0)", ["I(0)"], ["0", "I", "i(0)", "I(1)"]),
-        (r"\omega_n t", [r"t\omega_n", r"\omega_{n}t"], ["wnt", r"\omega t", r"\Omega_n t"]),
+        (
+            r"n",
+            r"n ;; \mathbf{n} ;; \frac{2n}{2}",
+            r"N ;; m ;; \eta ;; n_1 ;; n' ;; 2n",
+        ),
+        (
+            r"a^2",
+            r"a\cdot a ;; a²",
+            r"A^2 ;; a_2 ;; \alpha^2 ;; 2a",
+        ),
+        (
+            r"V_0",
+            r"V_{0} ;; V₀",
+            r"v_0 ;; V0 ;; V_1 ;; V ;; V^0 ;; 0",
+        ),
+        (
+            r"\gamma",
+            r"γ",
+            r"\Gamma ;; g ;; 0.5772156649 ;; \lambda",
+        ),
+        (
+            r"x'",
+            r"x' ;; x^{\prime}",
+            r"x ;; x'' ;; x^1",
+        ),
+        (
+            r"GM",
+            r"GM",
+            r"gm ;; MG ;; Gm ;; G",
+        ),
+        (
+            r"pq",
+            r"qp ;; p\cdot q ;; p\,q",
+            r"p+q ;; pQ ;; \frac pq ;; p,q",
+        ),
+        (
+            r"I(0)",
+            r"I(0)",
+            r"0 ;; I ;; i(0) ;; I(1)",
+        ),
+        (
+            r"\omega_n t",
+            r"t\omega_n ;; \omega_{n}t",
+            r"wnt ;; \omega t ;; \Omega_n t",
+        ),
     ],
     "expressions": [
-        ("x^2-9", ["(x-3)(x+3)", "-9+x^2", "x²−9"], ["x^2+9", "x^2-9.0000001", "x^2-9+10^{-80}", "(x-3)^2", "X^2-9", "y^2-9", "x^{29}", "x2-9"]),
-        (r"\sqrt{y^2}", [r"|y|"], ["y", "-y"]),
-        (r"|t-1|", [r"|1-t|"], ["t-1", "1-t", "|t+1|"]),
-        (r"\ln|x|", [r"\ln |x|"], [r"\ln x", r"\log x", "x"]),
-        (r"\frac{1}{n(n+1)}", [r"\frac1n-\frac{1}{n+1}", r"\frac{1}{n^2+n}", r"1/(n(n+1))"], ["1/n(n+1)", r"\frac{1}{n}(n+1)", r"\frac{1}{n+1}"]),
-        (r"\frac{x}{2}", ["x/2", "0.5x", r"\frac12 x", r"\frac{1}{2}x"], ["x/2y", "1/2x", "2x", "x2"]),
-        (r"\sin 2x", [r"2\sin x\cos x", r"\sin(2x)"], [r"\sin^2 x", r"2\sin x", r"\sin x^2", r"\sin 2"]),
-        (r"3^{k+2}", [r"9\cdot3^k", "3^(k+2)"], ["3^k+2", "3^k2", "9k"]),
-        (r"\sqrt{\frac{3}{m}}", [r"\frac{\sqrt3}{\sqrt m}"], [r"\frac{3}{\sqrt m}", r"\sqrt{3m}"]),
-        (r"e^{-2t}", [r"\frac{1}{e^{2t}}", r"\exp(-2t)"], ["e^{2t}", "E^{-2t}", "-e^{2t}", "e^-2t"]),
-        (r"\binom{n}{3}", [r"\frac{n(n-1)(n-2)}{6}"], [r"\frac{n}{3}", r"\binom{3}{n}"]),
-        (r"\lfloor x/2\rfloor", [r"\left\lfloor\frac x2\right\rfloor"], [r"\lceil x/2\rceil", "x/2"]),
-        (r"n!", [r"n\cdot(n-1)!"], ["n", "(n-1)!", "n^2"]),
-        (r"(n-2)2^n", [r"2^n(n-2)"], ["n-2^{n+1}", "(n-2)2n"]),
+        (
+            r"x^2-9",
+            r"(x-3)(x+3) ;; -9+x^2 ;; x²−9",
+            r"x^2+9 ;; x^2-9.0000001 ;; x^2-9+10^{-80} ;; (x-3)^2 ;; X^2-9 ;; y^2-9 ;; x^{29} ;; x2-9",
+        ),
+        (
+            r"\sqrt{y^2}",
+            r"|y|",
+            r"y ;; -y",
+        ),
+        (
+            r"|t-1|",
+            r"|1-t|",
+            r"t-1 ;; 1-t ;; |t+1|",
+        ),
+        (
+            r"\ln|x|",
+            r"\ln |x|",
+            r"\ln x ;; \log x ;; x",
+        ),
+        (
+            r"\frac{1}{n(n+1)}",
+            r"\frac1n-\frac{1}{n+1} ;; \frac{1}{n^2+n} ;; 1/(n(n+1))",
+            r"1/n(n+1) ;; \frac{1}{n}(n+1) ;; \frac{1}{n+1}",
+        ),
+        (
+            r"\frac{x}{2}",
+            r"x/2 ;; 0.5x ;; \frac12 x ;; \frac{1}{2}x",
+            r"x/2y ;; 1/2x ;; 2x ;; x2",
+        ),
+        (
+            r"\sin 2x",
+            r"2\sin x\cos x ;; \sin(2x)",
+            r"\sin^2 x ;; 2\sin x ;; \sin x^2 ;; \sin 2",
+        ),
+        (
+            r"3^{k+2}",
+            r"9\cdot3^k ;; 3^(k+2)",
+            r"3^k+2 ;; 3^k2 ;; 9k",
+        ),
+        (
+            r"\sqrt{\frac{3}{m}}",
+            r"\frac{\sqrt3}{\sqrt m}",
+            r"\frac{3}{\sqrt m} ;; \sqrt{3m}",
+        ),
+        (
+            r"e^{-2t}",
+            r"\frac{1}{e^{2t}} ;; \exp(-2t)",
+            r"e^{2t} ;; E^{-2t} ;; -e^{2t} ;; e^-2t",
+        ),
+        (
+            r"\binom{n}{3}",
+            r"\frac{n(n-1)(n-2)}{6}",
+            r"\frac{n}{3} ;; \binom{3}{n}",
+        ),
+        (
+            r"\lfloor x/2\rfloor",
+            r"\left\lfloor\frac x2\right\rfloor",
+            r"\lceil x/2\rceil ;; x/2",
+        ),
+        (
+            r"n!",
+            r"n\cdot(n-1)!",
+            r"n ;; (n-1)! ;; n^2",
+        ),
+        (
+            r"(n-2)2^n",
+            r"2^n(n-2)",
+            r"n-2^{n+1} ;; (n-2)2n",
+        ),
     ],
     "collections": [
-        ("(3,8)", [r"\langle 3,8\rangle", r"\left(3,8\right)", "( 3 , 8 )"], [r"\{3,8\}", "[3,8]", "(8,3)", "3,8", "(3,8]", "(3,8,8)", "(3;9)"]),
-        ("[0,4)", [r"0\le x<4", r"x\in[0,4)", r"4>x\ge 0"], ["(0,4)", "[0,4]", "0<x<4", r"\{0,4\}", r"0\le x\le 4", "[0,4)∪{4}"]),
-        (r"\{1,4,9\}", ["9,4,1", r"\{9,1,4\}", "1, 4 and 9"], ["(1,4,9)", r"\{1,4\}", "1,4,9,16", r"\{1,4,9,9\}", "149", "[1,9]"]),
-        ("2,-2", [r"\pm2", r"x=\pm 2", r"-2\text{ or }2", r"x=2, x=-2"], ["2", "-2", "(2,-2)", "2,2", r"2\pm2", "[-2,2]"]),
-        (r"(-\infty,2)\cup(5,\infty)", [r"(5,\infty)\cup(-\infty,2)", "(−∞,2)∪(5,∞)"], [r"(-\infty,2)\cap(5,\infty)", r"(-\infty,2]\cup(5,\infty)", "(2,5)"]),
-        (r"\mathbb{R}", [r"(-\infty,\infty)"], [r"[-\infty,\infty]", "R", r"\mathbb{Z}", r"\mathbb{Q}"]),
-        (r"\emptyset", [r"\varnothing", r"\{\}", "∅"], ["0", r"\{0\}", r"\phi", r"\{\emptyset\}"]),
-        ("(1,2),(3,4)", ["(3,4),(1,2)"], ["(1,2),(4,3)", "(1,3),(2,4)", "1,2,3,4", "(1,2,3,4)"]),
-        ("5", [], ["[5,5]", r"\{4,5\}", "5,5", "4 or 5", r"5\lor6", r"5, 6", "(5,5)"]),
-        ("5:2", ["5：2", "5 : 2"], ["5/2", "2.5", "2:5", "(5,2)"]),
-        (r"x \ge 4", [r"[4,\infty)", r"4\le x"], ["x>4", "4", r"x\le4", r"y\ge 4", "x=4"]),
-        (r"x\ne 3", [r"x \neq 3"], ["3", "x=3"]),
-        (r"\begin{pmatrix}2\\0\\1\end{pmatrix}", [r"\begin{bmatrix}2\\0\\1\end{bmatrix}", r"\left(\begin{array}{c}2\\0\\1\end{array}\right)"],
-         [r"\begin{pmatrix}2&0&1\end{pmatrix}", "(2,0,1)", r"\begin{pmatrix}2\\1\\0\end{pmatrix}", r"\begin{pmatrix}2\\0\end{pmatrix}", r"\begin{vmatrix}2\\0\\1\end{vmatrix}", "1"]),
-        ("1101_2", ["1101_{2}", "(1101)_2", "1101₂"], ["1101_3", "13", "1101", "1101^2", "1100_2"]),
+        (
+            r"(3,8)",
+            r"\langle 3,8\rangle ;; \left(3,8\right) ;; ( 3 , 8 )",
+            r"\{3,8\} ;; [3,8] ;; (8,3) ;; 3,8 ;; (3,8] ;; (3,8,8) ;; (3;9)",
+        ),
+        (
+            r"[0,4)",
+            r"0\le x<4 ;; x\in[0,4) ;; 4>x\ge 0",
+            r"(0,4) ;; [0,4] ;; 0<x<4 ;; \{0,4\} ;; 0\le x\le 4 ;; [0,4)∪{4}",
+        ),
+        (
+            r"\{1,4,9\}",
+            r"9,4,1 ;; \{9,1,4\} ;; 1, 4 and 9",
+            r"(1,4,9) ;; \{1,4\} ;; 1,4,9,16 ;; \{1,4,9,9\} ;; 149 ;; [1,9]",
+        ),
+        (
+            r"2,-2",
+            r"\pm2 ;; x=\pm 2 ;; -2\text{ or }2 ;; x=2, x=-2",
+            r"2 ;; -2 ;; (2,-2) ;; 2,2 ;; 2\pm2 ;; [-2,2]",
+        ),
+        (
+            r"(-\infty,2)\cup(5,\infty)",
+            r"(5,\infty)\cup(-\infty,2) ;; (−∞,2)∪(5,∞)",
+            r"(-\infty,2)\cap(5,\infty) ;; (-\infty,2]\cup(5,\infty) ;; (2,5)",
+        ),
+        (
+            r"\mathbb{R}",
+            r"(-\infty,\infty)",
+            r"[-\infty,\infty] ;; R ;; \mathbb{Z} ;; \mathbb{Q}",
+        ),
+        (
+            r"\emptyset",
+            r"\varnothing ;; \{\} ;; ∅",
+            r"0 ;; \{0\} ;; \phi ;; \{\emptyset\}",
+        ),
+        (
+            r"(1,2),(3,4)",
+            r"(3,4),(1,2)",
+            r"(1,2),(4,3) ;; (1,3),(2,4) ;; 1,2,3,4 ;; (1,2,3,4)",
+        ),
+        (
+            r"5",
+            r"",
+            r"[5,5] ;; \{4,5\} ;; 5,5 ;; 4 or 5 ;; 5\lor6 ;; 5, 6 ;; (5,5)",
+        ),
+        (
+            r"5:2",
+            r"5：2 ;; 5 : 2",
+            r"5/2 ;; 2.5 ;; 2:5 ;; (5,2)",
+        ),
+        (
+            r"x \ge 4",
+            r"[4,\infty) ;; 4\le x",
+            r"x>4 ;; 4 ;; x\le4 ;; y\ge 4 ;; x=4",
+        ),
+        (
+            r"x\ne 3",
+            r"x \neq 3",
+            r"3 ;; x=3",
+        ),
+        (
+            r"\begin{pmatrix}2\\0\\1\end{pmatrix}",
+            r"\begin{bmatrix}2\\0\\1\end{bmatrix} ;; \left(\begin{array}{c}2\\0\\1\end{array}\right)",
+            r"\begin{pmatrix}2&0&1\end{pmatrix} ;; (2,0,1) ;; \begin{pmatrix}2\\1\\0\end{pmatrix} ;; "
+            r"\begin{pmatrix}2\\0\end{pmatrix} ;; \begin{vmatrix}2\\0\\1\end{vmatrix} ;; 1",
+        ),
+        (
+            r"1101_2",
+            r"1101_{2} ;; (1101)_2 ;; 1101₂",
+            r"1101_3 ;; 13 ;; 1101 ;; 1101^2 ;; 1100_2",
+        ),
     ],
     "equations": [
-        ("x=6", ["6", "6=x", "x = 6.0", r"x=\frac{12}{2}"], ["y=6", "x=6=7", "x=5=6", "2x=6", "x^2=6", "x>6", r"x\ne6", r"x\approx6", "0=6"]),
-        ("36", ["6^2=36", r"\text{Area}=36", "AB=36", "f(6)=36", r"\angle A = 36^\circ", r"m_{\max}=36", "N = 36", r"P(A\mid B)=36", r"\frac{dy}{dt}=36"],
-         ["5^2=36", "1=36", "xy=36", "36=35", "6=36", "6^2=36=36", r"\infty=36", "e=36", r"\pi=36", r"\sin x=36", "-x=36", "x+1=36", r"\sqrt{x}=36", r"\text{Area}\ne36", r"\text{twice the area}=36", r"\frac1x=36", "2f(x)=36"]),
-        ("y=3x-1", ["3x-1", "3x-y=1", "y+1=3x", "2y=6x-2"], ["y=3x+1", "x=3y-1", "y=y", "0=0", "3x-y=-1", "3x-1=0"]),
-        ("x^2+y^2=25", ["25=x^2+y^2", "x^2+y^2-25=0"], ["x^2-y^2=25", "25", "x+y=5", "(x+y)^2=25"]),
-        ("f(x)=2x+1", ["2x+1", "f(x)=1+2x"], ["f(x)=2x-1", "g(x)=2x+1", "f(y)=2x+1", "2x"]),
-        ("1", [], ["1=2=1", "1=1=1", "0=1", "1=0", "1<2", r"1\le 1"]),
+        (
+            r"x=6",
+            r"6 ;; 6=x ;; x = 6.0 ;; x=\frac{12}{2}",
+            r"y=6 ;; x=6=7 ;; x=5=6 ;; 2x=6 ;; x^2=6 ;; x>6 ;; x\ne6 ;; x\approx6 ;; 0=6",
+        ),
+        (
+            r"36",
+            r"6^2=36 ;; \text{Area}=36 ;; AB=36 ;; f(6)=36 ;; \angle A = 36^\circ ;; m_{\max}=36 ;; N = 36 ;; "
+            r"P(A\mid B)=36 ;; \frac{dy}{dt}=36",
+            r"5^2=36 ;; 1=36 ;; xy=36 ;; 36=35 ;; 6=36 ;; 6^2=36=36 ;; \infty=36 ;; e=36 ;; \pi=36 ;; "
+            r"\sin x=36 ;; -x=36 ;; x+1=36 ;; \sqrt{x}=36 ;; \text{Area}\ne36 ;; \text{twice the area}=36 ;; "
+            r"\frac1x=36 ;; 2f(x)=36",
+        ),
+        (
+            r"y=3x-1",
+            r"3x-1 ;; 3x-y=1 ;; y+1=3x ;; 2y=6x-2",
+            r"y=3x+1 ;; x=3y-1 ;; y=y ;; 0=0 ;; 3x-y=-1 ;; 3x-1=0",
+        ),
+        (
+            r"x^2+y^2=25",
+            r"25=x^2+y^2 ;; x^2+y^2-25=0",
+            r"x^2-y^2=25 ;; 25 ;; x+y=5 ;; (x+y)^2=25",
+        ),
+        (
+            r"f(x)=2x+1",
+            r"2x+1 ;; f(x)=1+2x",
+            r"f(x)=2x-1 ;; g(x)=2x+1 ;; f(y)=2x+1 ;; 2x",
+        ),
+        (
+            r"1",
+            r"",
+            r"1=2=1 ;; 1=1=1 ;; 0=1 ;; 1=0 ;; 1<2 ;; 1\le 1",
+        ),
     ],
-    "hostile": [
-        ("3", [], [r"\binom{99999999}{4444444}", "9^{9^{9^{9}}}", "(((9!)!)!)", r"\frac{3}{0}\cdot 0", "3" + "0" * 1200, "{" * 300 + "3" + "}" * 299,
-                   r"\sum_{k=1}^{3}1", r"__import__('os')", r"\unknown{3}", "3\\", r"\sqrt", r"\frac{3}", "^3", "3_", "{3", "3}", "3&3", "3\ud83d"]),
-    ],
-}  # fmt: skip
+}
 CASES = [
-    pytest.param(answer, gold, right, id=f"{kind}:{gold}<-{answer[:40]!r}")
+    pytest.param(answer, gold, right, id=f"{kind}:{gold}<-{answer!r}")
     for kind, rows in KINDS.items()
     for gold, *both in rows
     for right, answers in zip((True, False), both)
-    for answer in answers
+    for answer in answers.split(" ;; ")
+    if answer
+]
+HOSTILE = [
+    r"\binom{99999999}{4444444}",
+    "9^{9^{9^{9}}}",
+    "(((9!)!)!)",
+    r"\frac{3}{0}\cdot 0",
+    "3" + "0" * 1200,
+    "{" * 300 + "3" + "}" * 299,
+    r"\sum_{k=1}^{3}1",
+    r"__import__('os')",
+    r"\unknown{3}",
+    "3\\",
+    r"\sqrt",
+    r"\frac{3}",
+    "^3",
+    "3_",
+    "{3",
+    "3}",
+    "3&3",
+    "3\ud83d",
+    "\x003",
 ]
 
 
@@ -150,11 +504,22 @@ def test_kinds(answer: str, gold: str, right: bool) -> None:
     assert same_answer(answer, gold) is right
 
 
+@pytest.mark.parametrize("answer", HOSTILE)
+def test_hostile_answers_are_wrong_at_once(answer: str) -> None:
+    assert not same_answer(answer, "3")
+
+
 @pytest.mark.parametrize("gold", sorted({gold for rows in KINDS.values() for gold, *_ in rows}))
 def test_words_denials_and_second_thoughts_are_never_paid(gold: str) -> None:
     assert same_answer(gold, gold)
-    for wrong in (rf"{gold}\text{{ is wrong}}", rf"\text{{not }}{gold}", rf"\text{{about }}{gold}", f"{gold}={gold}=1",
-                  f"{gold}+1", f"{gold},{gold},17", rf"{gold}\text{{ or }}17", rf"17\text{{ or }}{gold}", f"{{{gold}", ""):  # fmt: skip
+    words = [
+        rf"{gold}\text{{ is wrong}}",
+        rf"\text{{not }}{gold}",
+        rf"\text{{about }}{gold}",
+        rf"{gold}\text{{ or }}17",
+    ]
+    others = [f"{gold}={gold}=1", f"{gold}+1", f"{gold},{gold},17", rf"17\text{{ or }}{gold}", f"{{{gold}", ""]
+    for wrong in words + others:
         assert not same_answer(wrong, gold), wrong
 
 
@@ -179,12 +544,12 @@ def _number(generator: random.Random, depth: int) -> tuple[str, Fraction]:
 def test_values_are_those_of_exact_arithmetic() -> None:
     """The library's parser behind the reader, against fractions: whatever is accepted has this value and no other."""
     generator, read = random.Random(0), 0
-    for _ in range(150):
-        text, value = _number(generator, generator.randint(1, 3))
+    for _ in range(40):
+        text, value = _number(generator, generator.randint(1, 2))
         gold = rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
         read += same_answer(text, gold)
         assert not same_answer(text, rf"\frac{{{value.numerator + 1}}}{{{value.denominator}}}"), text
-    assert read >= 140
+    assert read >= 36
 
 
 def test_parts_of_an_answer() -> None:

@@ -1,4 +1,4 @@
-"""The grading workers: hostile answers end, batches keep their budget, dead workers are replaced, none outlives its parent."""
+"""The grading workers: hostile answers end, budgets hold, dead workers are replaced, none outlives its parent."""
 
 from __future__ import annotations
 

@@ -261,11 +261,11 @@ def test_training_leaves_out_what_the_validation_file_holds(tmp_path: Path) -> N
 @needs_data
 @pytest.mark.parametrize("people", FILES)
 def test_public_files(people: int) -> None:
-    """Solver and gold agree; every gold rendering is right; every one of the 2^n - 1 wrong assignments is not."""
+    """Solver and gold agree; every gold rendering is right; of the first puzzles every wrong assignment is not."""
     table, puzzles = pd.read_parquet(FILES[people]), read_puzzles(FILES[people])
     assert len(puzzles) == 100
     generator = random.Random(people)
-    for puzzle, (_, row) in zip(puzzles, table.iterrows()):
+    for number, (puzzle, (_, row)) in enumerate(zip(puzzles, table.iterrows())):
         assert solutions(puzzle.statements) == [tuple(map(bool, row["solution"]))]
         gold = puzzle.roles
         assert puzzle.answer == row["solution_text_format"]
@@ -280,7 +280,7 @@ def test_public_files(people: int) -> None:
         ):
             assert is_correct(f"<think>{row['cot_foot']}</think><answer>{rendering}</answer>", gold)
         names, truth = list(gold), list(gold.values())
-        for roles in itertools.product(["knight", "knave"], repeat=people):
+        for roles in itertools.product(["knight", "knave"], repeat=people if number < 10 else 0):
             text = "\n".join(f"({i}) {n} is a {r}" for i, (n, r) in enumerate(zip(names, roles), start=1))
             assert is_correct(f"<answer>{text}</answer>", gold) == (list(roles) == truth)
 
