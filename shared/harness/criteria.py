@@ -1,13 +1,13 @@
 """Whether a criterion was written before the run: what a run keeps of every criterion, and what follows from it.
 
 A run that measures an experiment keeps the hash of every criterion that reads it, with the time and the number of jobs
-that were already finished (in `jobs/criteria.json`, and from there in `record.json`).  A verdict compares the hash of
+that were already finished (in `jobs/.criteria`, and from there in `record.json`).  A verdict compares the hash of
 today's criterion with those:
 
-`no`            kept before the first job of every experiment that it reads: the criterion is older than the measurements.
+`no`            kept before the first job of every experiment that it reads: the criterion is older.
 `in part`       kept while some jobs were already finished.
-`yes`           the run kept its criteria, and this is none of them; or the check itself says `post_hoc`, and the run did
-                  not keep it in time.
+`yes`           the run kept its criteria, and this is none of them; or the check itself says `post_hoc`, and the run
+                  did not keep it in time.
 `not recorded`  the measurements are older than this record of criteria, so nothing can be shown.
 
 The hash covers what decides (kind, metric, filters, thresholds, margins, conditions, rules on seeds), not the words
@@ -30,23 +30,11 @@ WORDS = {
     NEWER: "criterion written after the measurements",
     PARTLY_NEWER: "criterion written after a part of the measurements",
 }
-CRITERIA = "criteria.json"  # in the directory of jobs
+CRITERIA = ".criteria"  # in the directory of jobs
 # What no verdict depends on.
 ABOUT = frozenset(
-    [
-        "id",
-        "claim",
-        "source",
-        "statement",
-        "where",
-        "answers",
-        "criterion",
-        "profiles",
-        "unit",
-        "definition",
-        "not_run_reason",
-        "post_hoc",
-    ]
+    ["id", "claim", "source", "statement", "where", "answers", "criterion", "profiles", "unit", "definition"]
+    + ["not_run_reason", "post_hoc"]
 )
 
 RULES = 2  # raise where judging itself changes (a default, an interval, a test), so that every criterion counts as new

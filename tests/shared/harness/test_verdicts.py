@@ -43,11 +43,10 @@ TEXT = {
 
 def check(kind: str, value: float | None = None, paper_seeds: int | None = None, **keys: Any) -> Check:
     """A check; `value` is the number that its kind compares with, `paper_seeds` is left out where it has no meaning."""
-    own = {
-        "interval": {"paper_value": value, "paper_seeds": paper_seeds},
-        **dict.fromkeys(("direction", "exact", "equivalent", "non_inferior", "peak", "time"), {}),
-    }
-    return CHECK.validate_python({"id": "p/a", "kind": kind, **TEXT, **own.get(kind, {"threshold": value}), **keys})
+    own = {"interval": {"paper_value": value, "paper_seeds": paper_seeds}}
+    if kind in ("at_least", "at_most", "share"):
+        own[kind] = {"threshold": value}
+    return CHECK.validate_python({"id": "p/a", "kind": kind, **TEXT, **own.get(kind, {}), **keys})
 
 
 def frame(values: Iterable[float], metric: str = "m", step: float = math.nan, **settings: Any) -> pd.DataFrame:
