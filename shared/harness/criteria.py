@@ -32,10 +32,9 @@ WORDS = {
 }
 CRITERIA = ".criteria"  # in the directory of jobs
 # What no verdict depends on.
-ABOUT = frozenset(
-    ["id", "claim", "source", "statement", "where", "answers", "criterion", "profiles", "unit", "definition"]
-    + ["not_run_reason", "post_hoc"]
-)
+NAMES = ("id", "claim", "source", "answers", "profiles")
+PROSE = ("statement", "where", "criterion", "unit", "definition", "not_run_reason", "post_hoc")
+ABOUT = frozenset((*NAMES, *PROSE))
 
 RULES = 2  # raise where judging itself changes (a default, an interval, a test), so that every criterion counts as new
 
