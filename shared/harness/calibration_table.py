@@ -1,4 +1,4 @@
-"""`results/calibration.csv`: how often the rules of judging are wrong on simulated data -> one section of the report."""
+"""How often the rules of judging are wrong on simulated data: `results/calibration.csv`, a section of the report."""
 
 from __future__ import annotations
 
@@ -48,8 +48,7 @@ def calibration_blocks(results: Path) -> list[Block]:
     )
     header = ["decision", "data", "wrong at worst", "allowed there", "at n seeds", "lowest coverage", "at n seeds"]
     rows = [
-        [kind, data, *_wrong(own), *_coverage(own)]
-        for (kind, data), own in table.groupby(["kind", "data"], sort=False)
+        [kind, data, *_wrong(own), *_coverage(own)] for (kind, data), own in table.groupby(["kind", "data"], sort=False)
     ]
     summary = f"Error rates and coverage of {table['kind'].nunique()} kinds of decisions and intervals"
     return [Heading("Calibration", 2), Paragraph(text), Details(summary, [Table(header, rows)])]

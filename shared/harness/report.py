@@ -40,12 +40,11 @@ WON = "seeds on which the side called better is better, as a share of the seeds 
 
 LEGEND = (
     "Verdicts: **reproduced**; **reproduced under conditions** (it holds for some settings, which are named); **not "
-    "reproduced**; **equivalent** (the whole interval lies inside the margin, the smallest effect that matters: there is "
-    "no effect of a size that matters, and a claim that there is one is not reproduced); **inconclusive** (the interval "
-    "does not decide; the reason says how many seeds would, or that no number would); **not run** (why, and the "
-    "command). Where a criterion was written after the measurements that it judges, the check says so. Measurements "
-    "made before runs kept a record of their criteria cannot show that the criterion is older: `criterion_newer` in "
-    "verdicts.csv is then *not recorded*."
+    "reproduced**; **equivalent** (the whole interval lies inside the margin, the smallest effect that matters: a "
+    "claim that there is an effect is then not reproduced); **inconclusive** (the interval does not decide; the reason "
+    "says how many seeds would, or that no number would); **not run** (why, and the command). Where a criterion was "
+    "written after the measurements that it judges, the check says so. Measurements made before runs kept a record of "
+    "their criteria cannot show that a criterion is older: `criterion_newer` in verdicts.csv is then *not recorded*."
 )
 
 LATEX_LOOKUP = r"""% Generated. \replicationnumber{id} prints value and interval, \replicationvalue{id} the value alone.
