@@ -12,6 +12,10 @@ They follow from the checks (`[[claim.check]]`, see `shared.harness.checks`) tha
 `both`  the checks are parts of one statement, such as two bounds of a number: one that is not reproduced refutes it.
 `any`   the checks are readings of one statement: one that is reproduced is enough.
 
+A check that is `equivalent` (its whole interval lies inside the margin) counts as not reproduced: the claim says that
+there is an effect, and there is none of a size that matters; the answer says so in these words.  A claim that two
+things are equal has checks of kind `equivalent`, which are reproduced.
+
 Keys in `[claim.common]` hold for every check of the claim that does not set them.  A check's `where` is the claim's
 unless it has its own.
 """
@@ -27,19 +31,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from shared.errors import Problems, ReplicationError
-from shared.harness.checks import (
-    CHECK,
-    CHECK_KEYS,
-    CONTROL,
-    HERE,
-    PUBLISHED,
-    Check,
-    Entry,
-    Id,
-    Text,
-    as_list,
-    problem_of,
-)
+from shared.harness.checks import CHECK, CHECK_KEYS, Check, as_list, problem_of
+from shared.harness.entries import CONTROL, HERE, PUBLISHED, Entry, Id, Text
 from shared.harness.families import expand
 from shared.harness.profiles import Plan, Profile, format_value, read_toml, setting
 
@@ -177,27 +170,31 @@ def _parse_claim(entry: dict[str, Any], number: int, path: Path) -> Claim:
 
 def _check_against_profiles(check: Check, profiles: dict[str, Profile], where: str, problems: Problems) -> None:
     known = {experiment for profile in profiles.values() for experiment in profile.plans}
-    if check.experiment not in known:
-        problems.add(f"{where}: no profile has an experiment '{check.experiment}'; there are: {', '.join(known)}.")
-        return
+    for experiment in check.experiments:
+        if experiment not in known:
+            problems.add(f"{where}: no profile has an experiment '{experiment}'; there are: {', '.join(known)}.")
+            return
     for name in check.profiles:
         if name not in profiles:
             problems.add(f"{where}: there is no profile '{name}'; there are: {', '.join(profiles)}.")
-        elif check.experiment not in profiles[name].plans:
-            problems.add(f"{where}: profile '{name}' has no experiment '{check.experiment}'.")
-        else:
-            plan = profiles[name].plans[check.experiment]
-            for key in check.conditions:
+            continue
+        for experiment in check.experiments:
+            if experiment not in profiles[name].plans:
+                problems.add(f"{where}: profile '{name}' has no experiment '{experiment}'.")
+                continue
+            plan, here = profiles[name].plans[experiment], f"{where}, profile '{name}'"
+            for key in check.varying:
                 with problems.noted():
-                    _check_condition(key, plan, f"{where}, profile '{name}'")
+                    _check_varies(key, plan, here)
+                    if key in check.conditions:
+                        _check_condition(key, plan, here)
             for chosen in check.filters:
                 with problems.noted():
-                    _check_filter(chosen, plan, f"{where}, profile '{name}'")
+                    _check_filter(chosen, plan, here)
 
 
 def _check_condition(key: str, plan: Plan, where: str) -> None:
-    """A condition must vary in the plan; its values become part of the names of numbers."""
-    _check_varies(key, plan, where)
+    """The values of a condition become part of the names of numbers."""
     for text in sorted({format_value(setting(cell, key)) for cell in plan.cells}):
         unlike = UNLIKE_NAME.search(f"{key}={text}")
         if unlike:

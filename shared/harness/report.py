@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from shared.errors import ReplicationError
+from shared.harness.calibration_table import calibration_blocks
 from shared.harness.claim_tables import claims_blocks, claims_table, counts_line
 from shared.harness.claims import PAPER, UNLIKE_NAME
 from shared.harness.jobs import write_atomic
@@ -30,11 +31,21 @@ from shared.harness.progress import duration
 from shared.harness.rendering import Block, Heading, Image, Paragraph, markdown_table, to_html, to_markdown
 from shared.harness.runs import read_record
 from shared.harness.verdicts import NOT_RUN
+from shared.statistics.proportions import share
 
 SMOKE = "smoke"
 PREFERENCE = ("full", "quick", "gpu", "paper")  # whose verdict on a check the read-me files show
 NUMBER_COLUMNS = ["id", "value", "low", "high", "n", "seeds", "metric", "command", "commit", "unit", "definition"]
-IMPROVEMENT = "chance that a seed of the side expected to be better beats its pair; ties count one half"
+WON = "seeds on which the side called better is better, as a share of the seeds that are not tied"
+
+LEGEND = (
+    "Verdicts: **reproduced**; **reproduced under conditions** (it holds for some settings, which are named); **not "
+    "reproduced**; **equivalent** (the whole interval lies inside the margin, the smallest effect that matters: a "
+    "claim that there is an effect is then not reproduced); **inconclusive** (the interval does not decide; the reason "
+    "says how many seeds would, or that no number would); **not run** (why, and the command). Where a criterion was "
+    "written after the measurements that it judges, the check says so. Measurements made before runs kept a record of "
+    "their criteria cannot show that a criterion is older: `criterion_newer` in verdicts.csv is then *not recorded*."
+)
 
 LATEX_LOOKUP = r"""% Generated. \replicationnumber{id} prints value and interval, \replicationvalue{id} the value alone.
 \newcommand{\replicationlookup}[2]{%
@@ -108,7 +119,7 @@ def update_marked_block(path: Path, name: str, text: str) -> bool:
 
 
 def number_lines(results: ProfileResults) -> list[list[Any]]:
-    """The lines of `numbers.csv`: one per cell of every judged check, and one per probability of improvement."""
+    """The lines of `numbers.csv`: one per cell of every judged check, and one per share of seeds won."""
     lines = []
     for line in results.lines:
         check = line.check
@@ -117,9 +128,9 @@ def number_lines(results: ProfileResults) -> list[list[Any]]:
         for cell in line.cells:
             where = f"[{cell.conditions}]" if cell.conditions else ""
             numbers = [("", cell.estimate, check.metric, check.unit, check.definition)]
-            if cell.probability is not None:
-                name = f"P(improvement) of {check.metric}"
-                numbers.append((":probability", cell.probability, name, "probability", IMPROVEMENT))
+            if cell.won is not None and sum(cell.won[:2]):
+                won = share(cell.won[0], sum(cell.won[:2]), exact=True)
+                numbers.append((":won", won, f"seeds won by {check.metric}", "share of seeds", WON))
             for suffix, estimate, metric, unit, definition in numbers:
                 name = f"{check.id}{where}{suffix}@{results.profile}"
                 values = [plain(value) for value in estimate[:3]]
@@ -182,6 +193,7 @@ def _report(papers: Sequence[Paper], found: dict[str, list[ProfileResults]], res
             "seeds; for a check of kind *interval* they are the central 95 % of the means that a study of the paper's "
             "size would report. What did not hold is listed like what did."
         ),
+        Paragraph(LEGEND),
     ]
     for paper in papers:
         title = paper.facts.title + (f" (arXiv:{paper.facts.arxiv})" if paper.facts.arxiv else "")
@@ -190,7 +202,7 @@ def _report(papers: Sequence[Paper], found: dict[str, list[ProfileResults]], res
             blocks.append(Paragraph(f"No results yet: `make replicate-{paper.slug}`."))
         for one in reversed(found[paper.slug]):
             blocks += _profile_blocks(one, results)
-    return blocks
+    return [*blocks, *calibration_blocks(results)]
 
 
 def _profile_blocks(one: ProfileResults, results: Path) -> list[Block]:
