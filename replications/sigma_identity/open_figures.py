@@ -98,6 +98,7 @@ def _mass_panel(axis: Axes, rows: pd.DataFrame, pattern: str, parts: dict[str, s
             style = {"marker": mark, "markersize": size, "markeredgewidth": 1.5, "linestyle": "none"}
             axis.plot(x, [share.value for share in shares], color=color, label=f"{label}, {words}", **style)
     axis.set_xticks(range(len(BIN_LABELS)), BIN_LABELS)
+    axis.set_xlim(-0.5, len(BIN_LABELS) - 0.5)
     axis.set_xlabel("solve rate p")
 
 

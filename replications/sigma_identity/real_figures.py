@@ -100,7 +100,7 @@ def _mistakes(axis: Axes, rows: pd.DataFrame) -> None:
     axis.set_ylim(-0.6, len(names) - 0.2)
     axis.set_xlim(_FLOOR / 3, 30)
     axis.set_title("error of predictions wrong on purpose", loc="left")
-    axis.set_xlabel("same ratio (dotted: tolerance; left of it: a mistake without effect)")
+    axis.set_xlabel("same ratio (left of its tolerance: no effect)")
 
 
 # --- where the identity stops -----------------------------------------------------------------------------------------
