@@ -110,9 +110,9 @@ def silent_fraction(frame: pd.DataFrame) -> Figure | None:
     axis.axhline(floor, color=PAPER_COLOR, linestyle=":", linewidth=1, label=label)
     sizes = sorted({*rows["group_size"].unique(), *_mixture(axis, frame)})
     group_size_axis(axis, sizes)
-    axis.set_ylim(0, 0.65)
+    axis.set_ylim(0, 0.9)
     axis.set_title("silent groups on Big-Math", loc="left")
-    axis.legend(loc="upper right")
+    axis.legend(loc="upper right", fontsize=7)
     return figure
 
 

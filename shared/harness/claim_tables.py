@@ -106,8 +106,8 @@ def headlines(outcomes: Sequence[ClaimOutcome]) -> str:
     answers: dict[str, list[str]] = {}
     for line in (line for one in outcomes for line in one.lines):
         if line.check.headline:
-            ours = f": {line.ours}" if line.ours else ""
-            text = f"{line.check.statement.rstrip('.')}{ours} (**{line.verdict}**)."
+            ours = f", ours {line.ours}" if line.ours else ""
+            text = f"{line.check.statement.rstrip('.')}: **{line.verdict}**{ours}."
             answers.setdefault(line.check.headline, []).append(text)
     return "\n".join(f"- **{question}** {' '.join(texts)}" for question, texts in answers.items())
 

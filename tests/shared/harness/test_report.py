@@ -194,7 +194,7 @@ def test_a_page_s_first_lines_answer_questions_with_the_numbers_of_checks(toy: P
     (toy / "README.md").write_text(marks)
     build_report([Paper.load(toy)], results, results.parent)
     first, rest = (toy / "README.md").read_text().split("<!-- /generated:headlines-toy-paper -->")
-    assert "- **Is it exact?**" in first and "(**reproduced**)." in first
+    assert "- **Is it exact?**" in first and ": **reproduced**, ours " in first
     assert "New beats old." in rest and "toy-paper/identity" not in rest, "claims without their checks"
 
 
