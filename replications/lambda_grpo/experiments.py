@@ -32,6 +32,40 @@ EXPERIMENTS: dict[str, Experiment] = {
         settings.Table1BestSettings,
         seeds_at_once=True,
     ),
+    "tabular-speed": Experiment(
+        _later("tabular_speed", "tabular_speed"),
+        "steps to the target on a tabular policy, each method at its own fastest learning rate",
+        settings.TabularSpeedSettings,
+        seeds_at_once=True,
+    ),
+    "update-bias": Experiment(
+        _later("update_bias", "update_bias"),
+        "the mean update at a node whose completions are all worth the same, against its closed form",
+        settings.UpdateBiasSettings,
+    ),
+    "many-table1": Experiment(
+        _later("many_table1", "many_table1"),
+        "Table 1 with a small transformer, all seeds at once",
+        settings.ManyTable1Settings,
+        seeds_at_once=True,
+    ),
+    "many-table1-leaning": Experiment(
+        _later("many_table1", "many_table1"),
+        "the same from a policy that leans to one side, where process sets do not follow depth",
+        settings.ManyTable1Settings,
+        seeds_at_once=True,
+    ),
+    "many-table1-trl": Experiment(
+        _later("many_table1", "many_table1_trl"),
+        "some seeds of many-table1 through TRL, from the same weights",
+        settings.ManyTable1TrlSettings,
+    ),
+    "many-sums": Experiment(
+        _later("many_sums", "many_sums"),
+        "steps to a common solve rate on running sums modulo 10, all seeds at once",
+        settings.ManySumsSettings,
+        seeds_at_once=True,
+    ),
     "table1-lm": Experiment(
         _later("language_model", "table1_lm"),
         "Table 1 with a transformer, through TRL",

@@ -57,6 +57,98 @@ class Table1BestSettings(Table1Settings):
         return self
 
 
+class TabularSpeedSettings(Settings):
+    """`tabular-speed`: steps to the target on a tabular policy, each method at its own fastest learning rate."""
+
+    n: int = Field(ge=1, description="tokens of the target's prefix that are rewarded, row of Table 1")
+    r_neg: float = Field(description="reward of a wrong path that shares the prefix, row of Table 1")
+    method: Literal["grpo", "lambda-grpo", "halving-depth", "mean-depth"] = Field(description="the update")
+    optimizer: Literal["sgd", "adam"] = Field(description="with PyTorch's update rule")
+    lrs: list[float] = Field(min_length=1, description="learning rates to choose from")
+    selection_seeds: int = Field(ge=1, description="seeds on which the rate is chosen")
+    threshold: float = Field(gt=0, lt=1, description="probability of the target that a run is to reach")
+    group_size: int = Field(ge=2, description="paths sampled a step, G")
+    steps: int = Field(ge=1, description="optimizer steps, at which a run is censored")
+    depth: int = Field(ge=2, description="of the tree")
+
+
+class UpdateBiasSettings(Settings):
+    """`update-bias`: the mean update at one node whose completions all have the same advantage."""
+
+    p_left: float = Field(gt=0, lt=1, description="probability of the node's left child")
+    advantage: float = Field(description="of every completion that passes the node")
+    method: Literal["grpo", "lambda-grpo"] = Field(description="the update")
+    group_size: int = Field(ge=2, description="completions that pass the node, G")
+    groups: int = Field(ge=2, description="groups drawn for a seed")
+
+
+class TreeTransformerSettings(Settings):
+    """A row of Table 1 for one method, on a small transformer a seed."""
+
+    n: int = Field(ge=1, description="tokens of the target's prefix that are rewarded, row of Table 1")
+    r_neg: float = Field(description="reward of a wrong path that shares the prefix, row of Table 1")
+    lr: float = Field(gt=0, description="learning rate, constant")
+    steps: int = Field(ge=1, description="optimizer steps")
+    last: int = Field(ge=1, description="steps at the end over which the target's probability is averaged")
+    depth: int = Field(ge=2, description="of the tree")
+    group_size: int = Field(ge=2, description="paths sampled a step, G")
+    optimizer: Literal["adam", "sgd"] = Field("adam", description="AdamW without weight decay, or plain SGD")
+    max_grad_norm: float = Field(0.0, ge=0, description="norm at which a run's gradient is clipped; 0 does not clip")
+    start_left: float = Field(0.5, gt=0, lt=1, description="probability of token L at the start, where head_std is 0")
+    head_std: float = Field(0.0, ge=0, description="standard deviation of the head's weights at the start")
+    target_rights: int | None = Field(None, ge=0, description="tokens R on the target's path; None: any path")
+    width: int = Field(64, ge=2, description="of the transformer")
+    layers: int = Field(2, ge=1, description="of the transformer")
+    heads: int = Field(4, ge=1, description="of the transformer")
+    inner: int = Field(128, ge=1, description="width of its feed-forward layers")
+
+
+class ManyTable1Settings(TreeTransformerSettings):
+    """`many-table1`: all seeds of a cell at once."""
+
+    method: Literal["grpo", "lambda-grpo", "halving-depth", "mean-depth"] = Field(
+        description="the update; the last two weigh tokens by depth alone"
+    )
+    curve_every: int = Field(ge=0, description="steps between two rows of a curve; 0 for no curves")
+
+
+class ManyTable1TrlSettings(TreeTransformerSettings):
+    """`many-table1-trl`: the run of one seed through TRL, held against the simulator's."""
+
+    method: Literal["grpo", "lambda-grpo"] = Field(description="the update")
+
+
+class ManySumsSettings(Settings):
+    """`many-sums`: running sums modulo 10, one small transformer a seed, all seeds of a cell at once."""
+
+    method: Literal["grpo", "lambda-grpo", "halving-depth", "mean-depth"] = Field(
+        description="the update; the last two weigh tokens by depth alone"
+    )
+    reward: Literal["right", "trap"] = Field(description="1 for a right answer, or the synthetic tree's rewards")
+    prefix_length: int = Field(1, ge=1, description="trap: tokens of the right answer that a wrong one must share")
+    r_neg: float = Field(0.0, description="trap: reward of a wrong answer that shares them")
+    other_reward: float = Field(0.0, description="trap: reward of any other wrong answer")
+    lr: float = Field(gt=0, description="learning rate, constant")
+    steps: int = Field(ge=1, description="optimizer steps, at which a run is censored")
+    prompts_per_step: int = Field(ge=1, description="groups an optimizer step")
+    group_size: int = Field(ge=2, description="completions of a prompt, G")
+    look_every: int = Field(ge=1, description="steps from one look at the held-out problems to the next")
+    held_out: int = Field(ge=1, description="held-out problems")
+    threshold: float = Field(gt=0, lt=1, description="solve rate that a run is to reach")
+    curves: bool = Field(description="whether solve rates are given by step")
+    max_grad_norm: float = Field(1.0, ge=0, description="norm at which a run's gradient is clipped; 0 does not clip")
+    terms: int = Field(ge=1, description="digits that are summed, tokens of an answer")
+    width: int = Field(ge=2, description="of the transformer")
+    layers: int = Field(ge=1, description="of the transformer")
+    heads: int = Field(ge=1, description="of the transformer")
+    inner: int = Field(ge=1, description="width of its feed-forward layers")
+    start_rate: float = Field(gt=0, lt=1, description="solve rate up to which a model is taught before the run")
+    pretrain_lr: float = Field(gt=0, description="learning rate of the teaching")
+    pretrain_batch: int = Field(ge=1, description="problems a step of the teaching")
+    pretrain_every: int = Field(ge=1, description="steps of the teaching from one look at the solve rate to the next")
+    pretrain_max_steps: int = Field(ge=1, description="steps of the teaching at most")
+
+
 class Table1LanguageModelSettings(TrainingSettings):
     """`table1-lm`: one prompt a step, completions as long as the tree is deep, and no reference policy."""
 
