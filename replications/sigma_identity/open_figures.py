@@ -9,10 +9,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from shared.harness.checks import MINIMUM_SEEDS
 from shared.harness.plots import COLORS, panels, points_with_interval
 from shared.statistics.estimates import Estimate, mean_interval
 
+SEEDS_FOR_AN_INTERVAL = 5  # fewer are shown with their range
 BIN_LABELS = ("< .1", ".1–.4", ".4–.6", ".6–.9", "> .9")
 BIN_RATES = ((0.0, 0.1), (0.1, 0.4), (0.4, 0.6), (0.6, 0.9), (0.9, 1.0))
 METHOD_LABELS = {"grpo": "GRPO", "dr-grpo": "Dr. GRPO"}
@@ -174,7 +174,7 @@ def _over_seeds(rows: pd.DataFrame, metric: str) -> Estimate:
     values = rows[rows["metric"] == metric]["value"].to_numpy()
     if not len(values):
         return Estimate(np.nan, np.nan, np.nan, 0)
-    if len(values) >= MINIMUM_SEEDS:
+    if len(values) >= SEEDS_FOR_AN_INTERVAL:
         return mean_interval(values)
     return Estimate(float(values.mean()), float(values.min()), float(values.max()), len(values))
 

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shared.harness.verdicts import CONDITIONAL, INCONCLUSIVE, NOT_REPRODUCED, NOT_RUN, REPRODUCED, VERDICTS
+from shared.harness.verdicts import CONDITIONAL, EQUIVALENT, INCONCLUSIVE, NOT_REPRODUCED, NOT_RUN, REPRODUCED, VERDICTS
+
+NO_EFFECT = "no effect of a size that matters"
 
 if TYPE_CHECKING:
     from shared.harness.outcomes import CheckLine
@@ -36,11 +38,18 @@ def answer(lines: Sequence[CheckLine], rule: str) -> Answer | None:
     if not run:
         return Answer(NOT_RUN, "; ".join(dict.fromkeys(line.reason for line in lines)), len(lines), 0, command)
     verdict = combined([line.verdict for line in run], rule)
-    return Answer(verdict, _words(lines, run, rule), len(lines), len(run), command)
+    words = _words(lines, run, rule)
+    if verdict == NOT_REPRODUCED and NOT_REPRODUCED not in [line.verdict for line in run]:
+        words = f"{NO_EFFECT}; {words}"
+    return Answer(verdict, words, len(lines), len(run), command)
 
 
 def combined(verdicts: Sequence[str], rule: str) -> str:
-    """The verdict on a claim from those of its checks that were run; see `shared.harness.claims`."""
+    """The verdict on a claim from those of its checks that were run; see `shared.harness.claims`.
+
+    A claim that there is an effect is not reproduced where the check is equivalent: no effect of a size that matters.
+    """
+    verdicts = [NOT_REPRODUCED if verdict == EQUIVALENT else verdict for verdict in verdicts]
     some = REPRODUCED in verdicts or CONDITIONAL in verdicts
     if (rule == "any" and REPRODUCED in verdicts) or all(verdict == REPRODUCED for verdict in verdicts):
         return REPRODUCED

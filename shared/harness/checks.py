@@ -1,20 +1,23 @@
 """A check: one test under a claim, with the criterion that was written before the run.
 
-A check has one of five kinds:
+Every check names one `metric`.  Its kind says what of it is tested; the first five look at one sample:
 
 `exact`      every selected row lies within `tolerance` of `target` (default 0).  With `expect = "violation"` (a
                negative control) every row must lie further than `minimum` from it.
 `interval`   `paper_value` lies inside the central 95 % of the means that a study with `paper_seeds` seeds would
                report, drawn from our seeds (rounded to `decimals`, where the paper prints so many).
-`direction`  the seeds of `better` beat those of `worse`: probability of improvement above one half.  With
-               `worse_factor` they must beat that multiple: 0.5 and fewer is better means "in under half".
 `at_least`, `at_most`  the mean over seeds lies on that side of `threshold`; with `strict` never on it.
+`share`      a share of groups (problems, puzzles) nested in seeds lies on the `wanted` side of `threshold`.
+
+The others compare two sides, `better` and `worse`, paired by seed (see `shared.harness.comparisons`): `direction`,
+`equivalent`, `non_inferior`, `peak` (whole curves over learning rates) and `time` (steps to a common threshold).  They
+name a `margin`, the smallest effect that matters, in the metric's unit.
 
 `paper_value` is a number that the paper prints, `threshold` one that we set; the second never stands for the first.
 `select`, `better` and `worse` filter on the settings that vary in the experiment (a list means any of its values)
 and on `step` (a number or `"last"`).  The unit of replication is the seed: what is left of one seed after the
 filters (several steps, say) is first reduced to one number (`reduce`: mean, max or min).  With `conditions` the
-check is judged for each combination of these settings.
+check is judged for each combination of these settings, at levels corrected for their number.
 """
 
 from __future__ import annotations
@@ -22,71 +25,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
-MINIMUM_SEEDS = 5
-KINDS = ("exact", "interval", "direction", "at_least", "at_most")
-PUBLISHED, HERE, SUPPORT, CONTROL = "published", "here", "support", "control"
-ID = r"^[a-z0-9/.+_-]+$"  # what LaTeX's \csname lookup and a CSV cell carry
+from shared.harness.comparisons import DirectionCheck, EquivalentCheck, NonInferiorCheck, PeakCheck, TimeCheck
+from shared.harness.entries import CheckEntry, Number, Positive, SeedCheck
 
-Text = Annotated[str, Field(min_length=1)]
-Id = Annotated[str, Field(pattern=ID)]
-Number = Annotated[float, Field(allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Names = Annotated[tuple[str, ...], Field(strict=False)]
-Seeds = Annotated[int, Field(ge=2)]
-Filter = dict[str, Any]
-
-
-class Entry(BaseModel):
-    """A table of `claims.toml`: unknown keys and wrong types are errors, and nothing changes after reading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class CheckEntry(Entry):
-    """What checks of every kind have; the fields are the keys of `[[claim.check]]`.
-
-    `answers`: which answer of its claim the check decides, `published` (the paper's own setting) or `here` (our
-    scaled one); `support` is shown and decides nothing; `control` tests our own machinery.  `unit` and `definition`
-    say what its number is.  `criterion` is only written where it says more than the keys do (a reason for a threshold,
-    say); `judged_by` puts it into words where it is not.  `claim` and `source` are those of the claim it stands under.
-    """
-
-    claim: Id
-    source: Literal["paper", "ours", "control"]
-    id: Id
-    statement: Text
-    where: Text
-    answers: Literal["published", "here", "support", "control"]
-    criterion: Text | None = None
-    experiment: Text
-    profiles: Annotated[Names, Field(min_length=1)]
-    metric: Text
-    unit: Text
-    definition: Text
-    paper_value: Number | None = None
-    not_run_reason: Text | None = None
-    select: Filter = {}
-    conditions: Names = ()
-    timing: bool = False
-
-    @property
-    def judged_by(self) -> str:
-        """The criterion: as written, or in words from the keys."""
-        if self.criterion:
-            return self.criterion
-        each = f" Judged for each {', '.join(self.conditions)}." if self.conditions else ""
-        return self.words() + each
-
-    def words(self) -> str:
-        """The criterion as its keys say it."""
-        raise NotImplementedError
-
-    @property
-    def filters(self) -> tuple[Filter, ...]:
-        """Every set of rows that the check reads, as settings and their values."""
-        return (self.select,)
+KINDS = ("exact", "interval", "at_least", "at_most", "share", "direction", "equivalent", "non_inferior", "peak", "time")
 
 
 class ExactCheck(CheckEntry):
@@ -111,13 +55,6 @@ class ExactCheck(CheckEntry):
         if self.expect:
             return f"Every selected value lies further than {self.minimum:g} from {self.target:g}."
         return f"Every selected value lies within {self.tolerance:g} of {self.target:g}."
-
-
-class SeedCheck(CheckEntry):
-    """What checks over seeds have in common."""
-
-    reduce: Literal["mean", "max", "min"] = "mean"
-    min_seeds: Seeds = MINIMUM_SEEDS
 
 
 class ThresholdCheck(SeedCheck):
@@ -151,46 +88,50 @@ class IntervalCheck(SeedCheck):
         return text + ("." if self.max_width is None else f"; a range wider than {self.max_width:g} decides nothing.")
 
 
-class DirectionCheck(SeedCheck):
-    """The seeds of `better` against those of `worse`."""
+class ShareCheck(CheckEntry):
+    """A share of groups, nested in seeds, against `threshold`.
 
-    kind: Literal["direction"]
-    better: Filter
-    worse: Filter
-    worse_factor: Positive = 1.0
-    higher_is_better: bool = True
-    paired: bool = True
+    `metric` holds the number of groups that have the property, `totals` the number of groups, one row or several a
+    seed each.  With `metric_is = "share"` the metric holds the share among the groups of its row instead.  `totals`
+    may also be a number, the groups of every row.  `correlation` is the smallest intraclass correlation to assume.
+    """
 
-    @model_validator(mode="after")
-    def _sides_differ(self) -> DirectionCheck:
-        if self.better == self.worse:
-            raise ValueError("better and worse select the same rows")
-        overlap = set(self.conditions) & (set(self.better) | set(self.worse))
-        if overlap:
-            raise ValueError(f"{', '.join(sorted(overlap))} cannot be a condition and be fixed by better or worse")
-        return self
+    kind: Literal["share"]
+    threshold: Annotated[float, Field(ge=0, le=1)]
+    wanted: Literal["above", "below"] = "above"
+    strict: bool = False
+    totals: Annotated[str, Field(min_length=1)] | Annotated[int, Field(ge=1)]
+    metric_is: Literal["count", "share"] = "count"
+    correlation: Annotated[float, Field(ge=0, le=1)] = 0.0
+    min_seeds: Annotated[int, Field(ge=2)] = 2
 
     def words(self) -> str:
         """The criterion as its keys say it."""
-        values = "higher" if self.higher_is_better else "lower"
-        other = "the other side" if self.worse_factor == 1 else f"{self.worse_factor:g} times the other side"
+        side = self.wanted if self.strict else f"at or {self.wanted}"
         return (
-            f"Over seeds{', paired' if self.paired else ''}, the probability that the side called better has a "
-            f"{values} value than {other} exceeds one half with its 95 % interval, and the mean difference does not "
-            "contradict it."
+            f"The share of all groups, nested in seeds, lies {side} {self.threshold:g} with its whole 95 % interval "
+            "(Clopper-Pearson at the effective number of groups)."
         )
 
     @property
-    def filters(self) -> tuple[Filter, ...]:
-        """The rows of either side."""
-        return ({**self.select, **self.better}, {**self.select, **self.worse})
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics that the check reads."""
+        return (self.metric, self.totals) if isinstance(self.totals, str) else (self.metric,)
 
 
-Check = ExactCheck | ThresholdCheck | IntervalCheck | DirectionCheck
+Check = (
+    ExactCheck
+    | ThresholdCheck
+    | IntervalCheck
+    | ShareCheck
+    | DirectionCheck
+    | EquivalentCheck
+    | NonInferiorCheck
+    | PeakCheck
+    | TimeCheck
+)
 CHECK: TypeAdapter[Check] = TypeAdapter(Annotated[Check, Field(discriminator="kind")])
-CHECK_KEYS = frozenset(
-    key for kind in (ExactCheck, ThresholdCheck, IntervalCheck, DirectionCheck) for key in kind.model_fields
-) - {"claim", "source"}
+CHECK_KEYS = frozenset(key for kind in Check.__args__ for key in kind.model_fields) - {"claim", "source"}
 
 
 def problem_of(error: ValidationError) -> str:

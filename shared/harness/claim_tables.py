@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shared.harness.answers import Answer, count_verdicts
-from shared.harness.checks import CONTROL
 from shared.harness.claims import OURS, PAPER
+from shared.harness.entries import CONTROL
 from shared.harness.outcomes import CheckLine, ClaimOutcome
 from shared.harness.rendering import Block, Details, Heading, Paragraph, Table
-from shared.harness.verdicts import CONDITIONAL, INCONCLUSIVE, NOT_REPRODUCED, NOT_RUN, REPRODUCED
+from shared.harness.verdicts import CONDITIONAL, EQUIVALENT, INCONCLUSIVE, NOT_REPRODUCED, NOT_RUN, REPRODUCED
 
 NOT_ASKED = "–"
 
@@ -38,7 +38,7 @@ def counts(outcomes: Sequence[ClaimOutcome]) -> list[tuple[str, str]]:
 def _count_controls(verdicts: Sequence[str]) -> str:
     """`19 hold, 1 fail (of 20)`: a control is no claim, so nothing about it is reproduced."""
     words = ((REPRODUCED, "hold"), (CONDITIONAL, "hold in part"), (NOT_REPRODUCED, "fail"))
-    words += ((INCONCLUSIVE, "undecided"), (NOT_RUN, "not run"))
+    words += ((EQUIVALENT, "show no effect"), (INCONCLUSIVE, "undecided"), (NOT_RUN, "not run"))
     parts = [f"{verdicts.count(verdict)} {word}" for verdict, word in words if verdict in verdicts]
     return f"{', '.join(parts)} (of {len(verdicts)})"
 

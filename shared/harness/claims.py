@@ -12,6 +12,10 @@ They follow from the checks (`[[claim.check]]`, see `shared.harness.checks`) tha
 `both`  the checks are parts of one statement, such as two bounds of a number: one that is not reproduced refutes it.
 `any`   the checks are readings of one statement: one that is reproduced is enough.
 
+A check that is `equivalent` (its whole interval lies inside the margin) counts as not reproduced: the claim says that
+there is an effect, and there is none of a size that matters; the answer says so in these words.  A claim that two
+things are equal has checks of kind `equivalent`, which are reproduced.
+
 Keys in `[claim.common]` hold for every check of the claim that does not set them.  A check's `where` is the claim's
 unless it has its own.
 """
@@ -26,19 +30,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from shared.errors import ReplicationError
-from shared.harness.checks import (
-    CHECK,
-    CHECK_KEYS,
-    CONTROL,
-    HERE,
-    PUBLISHED,
-    Check,
-    Entry,
-    Id,
-    Text,
-    as_list,
-    problem_of,
-)
+from shared.harness.checks import CHECK, CHECK_KEYS, Check, as_list, problem_of
+from shared.harness.entries import CONTROL, HERE, PUBLISHED, Entry, Id, Text
 from shared.harness.families import expand
 from shared.harness.profiles import Plan, Profile, read_toml
 
@@ -163,18 +156,20 @@ def _parse_claim(entry: dict[str, Any], number: int, path: Path) -> Claim:
 
 def _check_against_profiles(check: Check, profiles: dict[str, Profile], where: str) -> None:
     known = {experiment for profile in profiles.values() for experiment in profile.plans}
-    if check.experiment not in known:
-        raise ReplicationError(f"{where}: no profile has an experiment '{check.experiment}'.")
+    for experiment in check.experiments:
+        if experiment not in known:
+            raise ReplicationError(f"{where}: no profile has an experiment '{experiment}'.")
     for name in check.profiles:
         if name not in profiles:
             raise ReplicationError(f"{where}: there is no profile '{name}'; there are: {', '.join(profiles)}.")
-        if check.experiment not in profiles[name].plans:
-            raise ReplicationError(f"{where}: profile '{name}' has no experiment '{check.experiment}'.")
-        plan = profiles[name].plans[check.experiment]
-        for key in check.conditions:
-            _check_varies(key, plan, f"{where}, profile '{name}'")
-        for chosen in check.filters:
-            _check_filter(chosen, plan, f"{where}, profile '{name}'")
+        for experiment in check.experiments:
+            if experiment not in profiles[name].plans:
+                raise ReplicationError(f"{where}: profile '{name}' has no experiment '{experiment}'.")
+            plan = profiles[name].plans[experiment]
+            for key in check.varying:
+                _check_varies(key, plan, f"{where}, profile '{name}'")
+            for chosen in check.filters:
+                _check_filter(chosen, plan, f"{where}, profile '{name}'")
 
 
 def _check_varies(key: str, plan: Plan, where: str) -> None:

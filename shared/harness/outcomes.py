@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from shared.harness.answers import Answer, answer
-from shared.harness.checks import HERE, PUBLISHED, Check, ExactCheck, ThresholdCheck
+from shared.harness.checks import Check, ExactCheck
 from shared.harness.claims import Claim
+from shared.harness.entries import HERE, PUBLISHED
 from shared.harness.jobs import write_atomic
 from shared.harness.measurements import MEASUREMENTS, TIMINGS, load_measurements
 from shared.harness.papers import Paper
@@ -23,12 +24,12 @@ from shared.statistics.estimates import Estimate
 
 VERDICTS_FILE, CELLS_FILE, CLAIMS_CSV = "verdicts.csv", "verdict_cells.csv", "claims.csv"
 VERDICT_COLUMNS = [
-    *("id", "claim", "source", "answers", "verdict", "kind", "unit", "paper_value", "threshold"),
-    *("value", "low", "high", "n", "conditions", "reason", "criterion", "command"),
+    *("id", "claim", "source", "answers", "verdict", "kind", "unit", "paper_value", "threshold", "margin"),
+    *("value", "low", "high", "n", "conditions", "reason", "criterion", "criterion_newer", "command"),
 ]
 CELL_COLUMNS = [
     *("id", "conditions", "state", "metric", "value", "low", "high", "n", "seeds"),
-    *("probability", "probability_low", "probability_high", "reason"),
+    *("wins", "losses", "ties", "p_value", "reason"),
 ]
 CLAIM_COLUMNS = [
     *("id", "source", "statement", "where", "reports"),
@@ -39,19 +40,20 @@ CLAIM_COLUMNS = [
 
 @dataclass(frozen=True)
 class CellLine:
-    """One line of `verdict_cells.csv`."""
+    """One line of `verdict_cells.csv`; `won`: seeds that the side called better won, lost and tied."""
 
     conditions: str
     state: str
     estimate: Estimate
     seeds: str
-    probability: Estimate | None
+    won: tuple[int, int, int] | None
+    p_value: float
     reason: str
 
 
 @dataclass(frozen=True)
 class CheckLine:
-    """A check with its line of `verdicts.csv` and the lines of its cells."""
+    """A check with its line of `verdicts.csv` and the lines of its cells; `criterion_newer` as in `criteria.py`."""
 
     check: Check
     profile: str
@@ -61,6 +63,7 @@ class CheckLine:
     reason: str
     command: str
     cells: tuple[CellLine, ...]
+    criterion_newer: str = ""
 
     @property
     def ours(self) -> str:
@@ -76,9 +79,10 @@ class CheckLine:
         if isinstance(self.check, ExactCheck):
             return f"{number(self.estimate.value)} ({self.check.unit})"
         text = f"{number_with_interval(self.estimate)} ({self.check.unit})"
-        probability = self.cells[0].probability
-        if probability is not None and self.estimate.n:
-            text += f"; P(improvement) {number_with_interval(probability, n=False)}"
+        won = self.cells[0].won
+        if won is not None:
+            tied = f", {won[2]} tied" if won[2] else ""
+            text += f"; better in {won[0]} of {sum(won)} seeds{tied}"
         return text
 
     @property
@@ -110,14 +114,17 @@ def write_verdicts(paper: Paper, verdicts: Sequence[Verdict], directory: Path) -
     lines, cells = [], []
     for verdict in verdicts:
         check, estimate = verdict.check, verdict.estimate
-        threshold = check.threshold if isinstance(check, ThresholdCheck) else None
+        threshold = getattr(check, "ratio_below", getattr(check, "threshold", None))
         head = (check.id, check.claim, check.source, check.answers, verdict.verdict, check.kind, check.unit)
-        numbers = (plain(check.paper_value), plain(threshold), *_columns(estimate), verdict.n or "")
-        lines.append([*head, *numbers, verdict.conditions, verdict.reason, check.judged_by, verdict.command])
+        bars = (plain(threshold), plain(getattr(check, "margin", None)))
+        numbers = (plain(check.paper_value), *bars, *_columns(estimate), verdict.n or "")
+        words = (verdict.conditions, verdict.reason, check.judged_by, verdict.criterion_newer, verdict.command)
+        lines.append([*head, *numbers, *words])
         for cell in verdict.cells:
-            probability = _columns(cell.probability) if cell.probability else ["", "", ""]
+            sign = cell.sign
+            won = [sign.wins, sign.losses, sign.ties, plain(sign.p_value)] if sign else ["", "", "", ""]
             head = (check.id, cell.label, cell.state, check.metric, *_columns(cell.estimate), cell.estimate.n)
-            cells.append([*head, cell.seeds, *probability, cell.reason])
+            cells.append([*head, cell.seeds, *won, cell.reason])
     write_csv(directory / VERDICTS_FILE, VERDICT_COLUMNS, lines)
     write_csv(directory / CELLS_FILE, CELL_COLUMNS, cells)
     profile = verdicts[0].profile if verdicts else ""
@@ -141,11 +148,10 @@ def read_verdicts(paper: Paper, profile: str, directory: Path) -> list[CheckLine
     verdicts = {line["id"]: line for line in read_csv(directory / VERDICTS_FILE)}
     cells: dict[str, list[CellLine]] = {}
     for line in read_csv(directory / CELLS_FILE):
-        probability = None
-        if line["probability"]:
-            probability = _estimate(line, "probability", "probability_low", "probability_high")
+        won = tuple(int(line[name]) for name in ("wins", "losses", "ties")) if line.get("wins") else None
+        p_value = float(line["p_value"]) if line.get("p_value") else math.nan
         cells.setdefault(line["id"], []).append(
-            CellLine(line["conditions"], line["state"], _estimate(line), line["seeds"], probability, line["reason"])
+            CellLine(line["conditions"], line["state"], _estimate(line), line["seeds"], won, p_value, line["reason"])
         )
     lines = []
     for check in paper.checks:
@@ -158,7 +164,8 @@ def read_verdicts(paper: Paper, profile: str, directory: Path) -> list[CheckLine
             continue
         own = tuple(cells.get(check.id, ()))
         words = (line["conditions"], line["reason"], line["command"])
-        lines.append(CheckLine(check, profile, line["verdict"], _estimate(line), *words, own))
+        newer = line.get("criterion_newer", "")
+        lines.append(CheckLine(check, profile, line["verdict"], _estimate(line), *words, own, newer))
     return lines
 
 
@@ -222,6 +229,6 @@ def _columns(estimate: Estimate) -> list[str]:
     return [plain(estimate.value), plain(estimate.low), plain(estimate.high)]
 
 
-def _estimate(line: dict[str, str], value: str = "value", low: str = "low", high: str = "high") -> Estimate:
-    numbers = (float(line[name]) if line[name] else math.nan for name in (value, low, high))
+def _estimate(line: dict[str, str]) -> Estimate:
+    numbers = (float(line[name]) if line[name] else math.nan for name in ("value", "low", "high"))
     return Estimate(*numbers, n=int(line["n"] or 0))

@@ -16,12 +16,13 @@ from rich.table import Table as RichTable
 from shared.harness.answers import Answer
 from shared.harness.claims import PAPER
 from shared.harness.outcomes import ClaimOutcome
-from shared.harness.verdicts import CONDITIONAL, INCONCLUSIVE, NOT_REPRODUCED, NOT_RUN, REPRODUCED
+from shared.harness.verdicts import CONDITIONAL, EQUIVALENT, INCONCLUSIVE, NOT_REPRODUCED, NOT_RUN, REPRODUCED
 
 COLORS = {
     REPRODUCED: ("#1a7f37", "green"),
     CONDITIONAL: ("#9a6700", "yellow"),
     NOT_REPRODUCED: ("#cf222e", "red"),
+    EQUIVALENT: ("#0969da", "blue"),
     INCONCLUSIVE: ("#6e7781", "cyan"),
     NOT_RUN: ("#8c959f", "bright_black"),
 }

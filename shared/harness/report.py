@@ -31,11 +31,12 @@ from shared.harness.progress import duration
 from shared.harness.rendering import Block, Heading, Image, Paragraph, markdown_table, to_html, to_markdown
 from shared.harness.runs import read_record
 from shared.harness.verdicts import NOT_RUN
+from shared.statistics.proportions import share
 
 SMOKE = "smoke"
 PREFERENCE = ("full", "quick", "gpu", "paper")  # whose verdict on a check the read-me files show
 NUMBER_COLUMNS = ["id", "value", "low", "high", "n", "seeds", "metric", "command", "commit", "unit", "definition"]
-IMPROVEMENT = "chance that a seed of the side expected to be better beats its pair; ties count one half"
+WON = "seeds on which the side called better is better, as a share of the seeds that are not tied"
 
 LATEX_LOOKUP = r"""% Generated. \replicationnumber{id} prints value and interval, \replicationvalue{id} the value alone.
 \newcommand{\replicationlookup}[2]{%
@@ -109,7 +110,7 @@ def update_marked_block(path: Path, name: str, text: str) -> bool:
 
 
 def number_lines(results: ProfileResults) -> list[list[Any]]:
-    """The lines of `numbers.csv`: one per cell of every judged check, and one per probability of improvement."""
+    """The lines of `numbers.csv`: one per cell of every judged check, and one per share of seeds won."""
     lines = []
     for line in results.lines:
         check = line.check
@@ -118,9 +119,9 @@ def number_lines(results: ProfileResults) -> list[list[Any]]:
         for cell in line.cells:
             where = f"[{cell.conditions}]" if cell.conditions else ""
             numbers = [("", cell.estimate, check.metric, check.unit, check.definition)]
-            if cell.probability is not None:
-                name = f"P(improvement) of {check.metric}"
-                numbers.append((":probability", cell.probability, name, "probability", IMPROVEMENT))
+            if cell.won is not None and sum(cell.won[:2]):
+                won = share(cell.won[0], sum(cell.won[:2]), exact=True)
+                numbers.append((":won", won, f"seeds won by {check.metric}", "share of seeds", WON))
             for suffix, estimate, metric, unit, definition in numbers:
                 name = f"{check.id}{where}{suffix}@{results.profile}"
                 values = [plain(value) for value in estimate[:3]]

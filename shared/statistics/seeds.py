@@ -171,6 +171,30 @@ def groups_for_share(
     return _smallest(passed, power, 1, state, steady=32, unit=unit)
 
 
+def seeds_for_range(
+    values: np.ndarray, value: float, study: int, level: float = LEVEL, power: float = POWER
+) -> SeedsNeeded:
+    """Seeds with which `value` would lie outside the range of means of `study` seeds, our own uncertainty included.
+
+    From the mean m and standard deviation s of `(n,)`, normal: value and the mean of n seeds must lie further apart
+    than z s sqrt(1 / study + 1 / n), with a standard error s / sqrt(n) of the mean itself.  None if the value lies
+    inside the range that infinitely many seeds would leave.
+    """
+    d = np.asarray(values, dtype=np.float64) - value
+    mean, spread, problem = _observed(d, 0.0, power)
+    if problem:
+        return SeedsNeeded(None, FAILS, problem)
+    effect, quantile = abs(mean) / spread, normal_quantile(level)
+    if effect <= quantile / math.sqrt(study):
+        reason = f"{value:g} lies inside the range of means of {study} seeds, however many are run"
+        return SeedsNeeded(None, FAILS, reason)
+
+    def outside(n: np.ndarray) -> np.ndarray:
+        return _power_z(effect, n, quantile * np.sqrt(1 + np.asarray(n) / study))
+
+    return _smallest(outside, power, minimum_seeds(level), FAILS)
+
+
 def _fewest_successes(n: int, bar: float, level: float) -> int:
     """Fewest of n successes whose Clopper-Pearson lower end lies above `bar`; n + 1 if not even all do."""
     low, high = 0, n + 1
@@ -211,7 +235,7 @@ def _power_t(effect: float, n: np.ndarray, level: float) -> np.ndarray:
     return np.where(many | (effect * np.sqrt(n) > 30), z, exact)
 
 
-def _power_z(effect: float, n: np.ndarray, quantile: float = 0.0) -> np.ndarray:
+def _power_z(effect: float, n: np.ndarray, quantile: float | np.ndarray = 0.0) -> np.ndarray:
     from scipy.special import ndtr
 
     return ndtr(effect * np.sqrt(np.asarray(n, dtype=np.float64)) - quantile)
