@@ -93,9 +93,7 @@ def arm(method: str, depth: int) -> str | TokenWeight:
     return method
 
 
-def _simulated(
-    settings: TreeTransformerSettings, method: str, seeds: range, context: JobContext
-) -> TransformerResult:
+def _simulated(settings: TreeTransformerSettings, method: str, seeds: range, context: JobContext) -> TransformerResult:
     objective = Objective(
         method=arm(method, settings.depth), optimizer=settings.optimizer, max_grad_norm=settings.max_grad_norm
     )
