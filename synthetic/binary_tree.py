@@ -10,8 +10,8 @@ Departures from the paper, which trains GPT-2-small restricted to two tokens:
 
 * The policy is a table, so nodes share no parameters.
 * The paper's learning rate, 1e-5, is GPT-2's and means nothing to a table; optimizer, KL and whether the target is
-  redrawn per seed are not stated. Here all four are arguments. With a table that starts symmetric (all logits 0) every target has the same law, so
-  redrawing it changes nothing.
+  redrawn per seed are not stated. Here all four are arguments. With a table that starts symmetric (all logits 0) every
+  target has the same law, so redrawing it changes nothing.
 
 Shape legend: S seeds, N = 2**depth - 1 inner nodes, L = 2**depth leaves, G completions in a group.
 """

@@ -19,6 +19,11 @@ EXPERIMENTS: dict[str, Experiment] = {
         settings.TheoremSettings,
         version=2,
     ),
+    "flaw": Experiment(
+        _later("theorem", "flaw"),
+        "the flaw in both directions, on the paper's worked example and on two equally good prefixes",
+        settings.NoSettings,
+    ),
     "table1-tabular": Experiment(
         table1.table1_tabular,
         "Table 1 on a tabular policy, over optimizers and learning rates",
@@ -85,6 +90,11 @@ EXPERIMENTS: dict[str, Experiment] = {
         settings.OverheadSettings,
         version=2,
     ),
+    "weights-cost": Experiment(
+        _later("weights_cost", "weights_cost"),
+        "seconds a token to compute the weights, without a model",
+        settings.WeightsCostSettings,
+    ),
     "table2": Experiment(
         _later("table2", "table2"),
         "the paper's downstream accuracies: its models, data and benchmarks",
@@ -94,5 +104,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         table2_intervals.table2_intervals,
         "how many differences of Table 2 exceed their stated intervals",
         settings.NoSettings,
+        version=2,
     ),
 }

@@ -165,12 +165,14 @@ class Data(TrainingSettings):
     """A training run with its prompts: addition, or mathematics where a `dataset` is set."""
 
     dataset: str | None = Field(None, description="hub id or file of mathematics problems")
-    validation: str | None = Field(None, description="benchmark, hub id or file of validation problems")
+    validation: str | None = Field(
+        None, description='benchmark, hub id or file of validation problems, or "held-out": of the dataset itself'
+    )
     low: int | None = Field(None, ge=0, description="addition: smallest operand")
     high: int | None = Field(None, ge=0, description="addition: largest operand")
     train_size: int | None = Field(None, ge=1, description="addition: problems to train on")
-    validation_size: int | None = Field(None, ge=1, description="addition: problems held out")
-    system_message: str | None = Field(None, description="addition: system message of the prompts")
+    validation_size: int | None = Field(None, ge=1, description="problems held out; mathematics: the first so many")
+    system_message: str | None = Field(None, description="of the prompts; mathematics has one of its own")
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -178,6 +180,10 @@ class Data(TrainingSettings):
         addition = {name: getattr(self, name) for name in ("low", "high", "train_size", "validation_size")}
         addition["system_message"] = self.system_message
         wanted, other = (mathematics, addition) if self.dataset is not None else (addition, mathematics)
+        if self.dataset is not None:
+            other = {
+                name: value for name, value in addition.items() if name not in ("validation_size", "system_message")
+            }
         missing = [name for name, value in wanted.items() if value is None]
         surplus = [name for name, value in other.items() if value is not None]
         if missing or surplus:
@@ -211,6 +217,7 @@ class Table2Settings(TrainingSettings, BenchmarkSettings):
 
     method: str = Field("grpo", description='as in any training run, or "base", which trains nothing')
     dataset: str = Field(description="hub id or file of the training problems")
+    system_message: str | None = Field(None, description="of the prompts; None: the task's own")
     processes: int = Field(ge=1, description="processes of `accelerate launch`, one a GPU")
 
     def check(self) -> None:
@@ -219,5 +226,13 @@ class Table2Settings(TrainingSettings, BenchmarkSettings):
             super().check()
 
 
+class WeightsCostSettings(Settings):
+    """`weights-cost`: time to compute the weights, without a model."""
+
+    group_size: int = Field(ge=2, description="completions of a group, G")
+    tokens: int = Field(ge=8, description="tokens of a completion")
+    groups: int = Field(ge=1, description="groups that are timed")
+
+
 class NoSettings(Settings):
-    """`table2-intervals` counts what is printed; nothing about it can be set."""
+    """`flaw` and `table2-intervals` compute from what is printed; nothing about them can be set."""

@@ -1,4 +1,4 @@
-"""lambda-GRPO's update is biased where GRPO's is not: a node's expected push when all its completions are worth the same.
+"""lambda-GRPO's update is biased where GRPO's is not: a node's expected push when its completions are worth the same.
 
 Let G completions pass a node, each with the same advantage A, and choose L with probability p, R with q = 1 - p. By the
 score identity GRPO's expected push on the node's logit is 0: nothing is to be learned. lambda-GRPO averages over the

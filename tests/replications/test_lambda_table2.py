@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from scipy import stats
 
@@ -20,10 +21,10 @@ from replications.lambda_grpo.table2_intervals import (
     holm_rejections,
     pairs,
     read_table,
-    sign_test_p_value,
     standard_error,
     table2_intervals,
 )
+from replications.lambda_grpo.settings import NoSettings
 from shared.harness.jobs import JobContext
 from shared.harness.papers import Paper
 
@@ -31,7 +32,7 @@ QWEN, LLAMA = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", "meta-llama/Llama-3.2
 
 
 def values(tmp_path: Path) -> dict[str, float]:
-    return {row["metric"]: row["value"] for row in table2_intervals({}, 0, JobContext(tmp_path))}
+    return {row["metric"]: row["value"] for row in table2_intervals(NoSettings(), 0, JobContext(tmp_path))}
 
 
 def cell(model: str, beta: float | None, method: str, benchmark: str) -> Cell:
@@ -125,9 +126,25 @@ def test_p_value_against_the_chi_square_test() -> None:
         assert difference_p_value(comparison) == pytest.approx(expected, rel=1e-9)
 
 
-def test_sign_test_and_holm() -> None:
-    assert sign_test_p_value(15, 4) == pytest.approx(stats.binomtest(15, 19).pvalue)
-    assert sign_test_p_value(3, 3) == 1.0
+def test_four_pairs_of_runs_are_what_the_table_compares(tmp_path: Path) -> None:
+    """Means of five differences each, and Student's t over the four, by hand from the printed averages."""
+    found = values(tmp_path)
+    averages = {(c.model, c.beta, c.method): c.share for c in read_table() if c.benchmark == "avg"}
+    by_hand = [
+        averages[model, beta, "lambda-grpo"] - averages[model, beta, "grpo"]
+        for model, beta, method in averages
+        if method == "grpo"
+    ]
+    assert found["run_pairs"] == len(by_hand) == 4
+    assert found["run_pair_mean_difference"] == pytest.approx(np.mean(by_hand), abs=1e-4)
+    t = np.mean(by_hand) / (np.std(by_hand, ddof=1) / 2)
+    assert found["run_pair_t"] == pytest.approx(t, abs=0.01)
+    assert found["run_pair_p_value"] == pytest.approx(2 * stats.t.sf(t, 3), abs=1e-3)
+    assert found["against_base_significant_gains"] == 0 and found["against_base_grpo_significant_losses"] == 2
+    assert found["significant_leads_elsewhere"] == 0
+
+
+def test_holm() -> None:
     assert holm_rejections([0.01, 0.04, 0.03]) == 1
     assert holm_rejections([0.01, 0.02, 0.05]) == 3
     assert holm_rejections([0.2]) == 0

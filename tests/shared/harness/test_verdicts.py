@@ -43,10 +43,7 @@ TEXT = {
 
 def check(kind: str, value: float | None = None, paper_seeds: int | None = None, **keys: Any) -> Check:
     """A check; `value` is the number that its kind compares with, `paper_seeds` is left out where it has no meaning."""
-    own = {
-        "interval": {"paper_value": value, "paper_seeds": paper_seeds},
-        **dict.fromkeys(("direction", "exact", "equivalent", "non_inferior", "peak", "time"), {}),
-    }
+    own = {"interval": {"paper_value": value, "paper_seeds": paper_seeds}, **dict.fromkeys(("direction", "exact", "equivalent", "non_inferior", "peak", "time"), {})}
     return CHECK.validate_python({"id": "p/a", "kind": kind, **TEXT, **own.get(kind, {"threshold": value}), **keys})
 
 
