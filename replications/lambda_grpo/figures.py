@@ -62,7 +62,7 @@ def overlap(frame: pd.DataFrame) -> Figure | None:
 
 
 def training(frame: pd.DataFrame) -> Figure | None:
-    """Validation accuracy over steps for both methods, seeds thin, means with 95 % intervals; and its mean over the run."""
+    """Validation accuracy over steps, seeds thin, means with 95 % intervals; its mean over the run; entropy."""
     rows = frame[frame["experiment"] == "training"]
     curves = rows[rows["metric"] == "validation_accuracy"]
     if curves.empty:

@@ -67,8 +67,9 @@ def load(
 ) -> Task:
     """Training problems from `dataset`, validation problems from a benchmark's name, a hub id or a file.
 
-    With `validation = "held-out"`, `validation_size` problems of `dataset` are kept apart for it. `train_size` and `validation_size` keep the first so many rows; `seed` shuffles the training rows. `ungradable`:
-    see `problems_from`. Raises ReplicationError when a source cannot be reached or read, or too few are left.
+    With `validation = "held-out"`, `validation_size` problems of `dataset` are kept apart for it. `train_size` and
+    `validation_size` keep the first so many rows; `seed` shuffles the training rows. `ungradable`: see `problems_from`.
+    Raises ReplicationError when a source cannot be reached or read, or holds too few problems.
     """
     problems = problems_from(dataset, split, ungradable, system_message)
     if validation == HELD_OUT:

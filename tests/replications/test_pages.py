@@ -2,9 +2,9 @@
 
 In the sections "In short" and "Findings" of a page, outside generated blocks, every text with a number is followed, in
 the same paragraph, by a mark that says where it comes from: `<!-- NAME@PROFILE, NAME@PROFILE -->`. A name is that of a
-line of `results/numbers.csv` without its profile, with `*` for any text, or `mean:EXPERIMENT:METRIC[key=value;...]`, the
-mean over the seeds of the measurements with these settings. A number must be, to as many digits as it has, one of the
-values, ends of intervals or counts of seeds that the mark names, or a number of the check itself: its settings,
+line of `results/numbers.csv` without its profile, with `*` for any text, or `mean:EXPERIMENT:METRIC[key=value;...]`,
+the mean over the seeds of the measurements with these settings. A number must be, to as many digits as it has, one of
+the values, ends of intervals or counts of seeds that the mark names, or a number of the check itself: its settings,
 threshold, margin, horizon, or the paper's value.
 """
 
@@ -26,7 +26,15 @@ from shared.harness.profiles import parse_value
 ROOT = Path(__file__).parents[2]
 COVERED = ("In short", "Findings")
 MARK = re.compile(r"<!-- ((?:mean:)?[\w./*\[\]=;:, @-]+@\w+) -->")
-NAMES = r"(?<![\w.])[A-Za-z$§][\w.]*-?\d[\w.-]*|(?:Table|Figure|Section|section|n) (?:= )?\d[\d.]*|r_neg = [−-]?[\d.]+|G = \d+"
+NAMES = "|".join(
+    (
+        r"(?<![\w.])[A-Za-z$§][\w.]*-?\d[\w.-]*",  # GPT-2, SmolLM2-135M, AIME24
+        r"(?:Table|Figure|[Ss]ection) \d[\d.]*",
+        r"\bn = \d",
+        r"r_neg = [−-]?[\d.]+",
+        r"G = \d+",
+    )
+)
 NUMBER = re.compile(r"(?<![\w.])[−-]?(?:\d+\.?\d*|\.\d+)(?:e[−-]?\d+)?(?: %)?")
 
 
