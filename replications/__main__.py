@@ -1,4 +1,4 @@
-"""The command line: `replicate list | run | verdicts | figures | report | model | bench`, and `tools`' commands."""
+"""The command line `replicate`: its own commands, those of `paper_commands`, and those of `tools`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import importlib
 import os
 import shlex
+import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from replications import tools
+from replications import paper_commands, tools
 from shared.errors import ReplicationError
 from shared.harness.claims import OURS, PAPER
 from shared.harness.papers import Paper, discover
@@ -29,6 +30,8 @@ examples:
   replicate run lambda-grpo                                  every experiment of the quick profile
   replicate run lambda-grpo --profile full --only table1     some experiments of another profile
   replicate report                                           the report again, from what is on disk
+  replicate new-paper my-paper                               a new paper, as an example to change
+  replicate check my-paper                                   what is wrong with it, before anything runs
   replicate plan-group-size --solve-rates big-math           group sizes for problems of your own
   replicate diagnose outputs/my-run                          silent groups and drifts in a run of your own
 
@@ -38,8 +41,21 @@ Results go to results/, or to the directory that REPLICATE_RESULTS names.
 
 
 def main(arguments: Sequence[str] | None = None, papers: Path = PAPERS) -> int:
-    """Run one command; returns the exit code: 0, 1 where something failed, 2 for a wrong request, 130 for Ctrl-C."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    """Run one command; returns the exit code: 0, 1 where something failed, 2 for a wrong request, 130 for Ctrl-C.
+
+    141 where nobody reads the output any more, as in `replicate list | head -1`.
+    """
+    try:
+        try:
+            return _command(list(sys.argv[1:] if arguments is None else arguments), papers)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python's own last flush would fail again
+        return 128 + signal.SIGPIPE
+
+
+def _command(arguments: list[str], papers: Path) -> int:
     console = Console(width=None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", 120)))
     options = _parser().parse_args(arguments)
     options.command = shlex.join(["replicate", *arguments])
@@ -105,13 +121,14 @@ def _parser() -> argparse.ArgumentParser:
     model = command("model", _model, "fetch and prepare a language model, once")
     model.add_argument("name", metavar="NAME", nargs="?", default="embedded", help="which one (default: %(default)s)")
     command("bench", _bench, "measure the speed targets on this machine")
+    paper_commands.add_commands(commands, results_directory)
     tools.add_commands(commands)
     return parser
 
 
 def _list(options: argparse.Namespace, console: Console) -> int:
     for paper in discover(options.papers):
-        console.print(f"[bold]{paper.slug}[/bold]  {paper.facts.title}, arXiv:{paper.facts.arxiv}", highlight=False)
+        console.print(f"[bold]{paper.slug}[/bold]  {_titled(paper)}", highlight=False)
         number = Counter(claim.source for claim in paper.claims)
         console.print(
             f"  {number[PAPER]} claims of the paper, {number[OURS]} of our own, {len(paper.checks)} checks",
@@ -245,6 +262,10 @@ def _write_report(paper: Paper | None, papers: Path, results: Path) -> Path:
     if paper is not None and paper.directory not in [one.directory for one in known]:
         known.append(paper)
     return build_report(known, results, ROOT if results == (ROOT / "results").resolve() else None)
+
+
+def _titled(paper: Paper) -> str:
+    return paper.facts.title + (f", arXiv:{paper.facts.arxiv}" if paper.facts.arxiv else "")
 
 
 def _shown(path: Path) -> str:

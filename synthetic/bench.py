@@ -98,6 +98,7 @@ def many_transformers_bench(seeds: int = 64, steps: int = 20, repeats: int = 3) 
     processes on more cores speed both up alike.
     """
     from shared.training.run import run_training  # TRL takes seconds to import
+    from shared.training.settings import TrainingSettings
 
     tree, objective, group_size = BinaryTree(), Objective(method="lambda-grpo"), 16
 
@@ -105,15 +106,15 @@ def many_transformers_bench(seeds: int = 64, steps: int = 20, repeats: int = 3) 
         start = time.perf_counter()
         with tempfile.TemporaryDirectory() as directory:
             run_training(
-                {
-                    "method": "lambda-grpo",
-                    "steps": trl_steps,
-                    "prompts_per_step": 1,
-                    "group_size": group_size,
-                    "lr": 1e-4,
-                    "max_new_tokens": tree.depth,
-                    "precision": "float32",
-                },
+                TrainingSettings(
+                    method="lambda-grpo",
+                    steps=trl_steps,
+                    prompts_per_step=1,
+                    group_size=group_size,
+                    lr=1e-4,
+                    max_new_tokens=tree.depth,
+                    precision="float32",
+                ),
                 0,
                 tree_dataset(trl_steps),
                 tree_reward(tree, 0),

@@ -272,7 +272,7 @@ def evaluate(
         unseen = policies.losses(theta, population.answers, ~population.trained)
     plain, raw, mean1 = weighted_gradient_norms(policies, theta, population)
     gap = whole - loss.detach()
-    found = {
+    metrics = {
         "empirical_loss": loss.detach(),
         "population_loss": whole,
         "unseen_solve_rate": 1 - unseen,
@@ -287,7 +287,7 @@ def evaluate(
     trained = int(population.trained[0].sum())
     for radius in radii:
         rise, first = sharpness(empirical, theta, radius), radius * norm
-        found |= {
+        metrics |= {
             f"sharpness_{radius:g}": rise,
             f"first_order_{radius:g}": first,
             f"first_to_max_{radius:g}": first / rise,
@@ -295,10 +295,10 @@ def evaluate(
             f"holds_first_{radius:g}": (gap <= first).double(),
             f"slack_max_{radius:g}": rise - gap,
             f"complexity_{radius:g}": torch.from_numpy(
-                complexity_term(found["parameter_norm"].numpy(), policies.size, trained, radius)
+                complexity_term(metrics["parameter_norm"].numpy(), policies.size, trained, radius)
             ),
         }
-    return {name: values.numpy() for name, values in found.items()}
+    return {name: values.numpy() for name, values in metrics.items()}
 
 
 def rank_correlations(values: dict[str, np.ndarray]) -> dict[str, float]:
@@ -307,15 +307,15 @@ def rank_correlations(values: dict[str, np.ndarray]) -> dict[str, float]:
     Partial: given the empirical loss, so that how far training has come explains neither. NaN where undefined.
     """
     gap, loss = rankdata(values["gap"]), rankdata(values["empirical_loss"])
-    found = {}
+    metrics = {}
     for name in ("gradient_norm", *(key for key in values if key.startswith("sharpness_"))):
         x = rankdata(values[name])
         plain = _correlation(x, gap)
         with_loss = _correlation(x, loss), _correlation(gap, loss)
         rest = math.sqrt(max(0.0, (1 - with_loss[0] ** 2) * (1 - with_loss[1] ** 2)))
-        found[f"rank_{name}"] = plain
-        found[f"rank_{name}_given_loss"] = (plain - with_loss[0] * with_loss[1]) / rest if rest > 1e-6 else math.nan
-    return found
+        metrics[f"rank_{name}"] = plain
+        metrics[f"rank_{name}_given_loss"] = (plain - with_loss[0] * with_loss[1]) / rest if rest > 1e-6 else math.nan
+    return metrics
 
 
 def _correlation(x: np.ndarray, y: np.ndarray) -> float:

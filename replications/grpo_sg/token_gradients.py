@@ -92,7 +92,7 @@ def logit_checks(logits: Tensor, tokens: Tensor) -> dict[str, float]:
     closed = logit_gradient_norm(logits, tokens)
     w = sharpness_weights(logits.gather(1, tokens.unsqueeze(1)).squeeze(1))
     weighted = autograd_norms(logits, tokens, w)
-    found = {
+    metrics = {
         "norm_error": (norms - closed).abs(),
         "weighted_norm_error": (weighted - w * closed).abs(),
         "control_no_square_root": (norms - doubt).abs(),
@@ -103,9 +103,9 @@ def logit_checks(logits: Tensor, tokens: Tensor) -> dict[str, float]:
         ("", norms, gradient_bounds(doubt)),
         ("weighted_", weighted, gradient_bounds(doubt, w)),
     ):
-        found[f"{name}lower_excess"] = (low - measured).clamp(min=0)
-        found[f"{name}upper_excess"] = (measured - high).clamp(min=0)
-    return {name: float(values.max()) for name, values in found.items()}
+        metrics[f"{name}lower_excess"] = (low - measured).clamp(min=0)
+        metrics[f"{name}upper_excess"] = (measured - high).clamp(min=0)
+    return {name: float(values.max()) for name, values in metrics.items()}
 
 
 # --- one completion on a model ----------------------------------------------------------------------------------------

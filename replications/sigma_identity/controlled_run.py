@@ -122,7 +122,7 @@ def seed_rows(
     spent = np.concatenate([[0.0], np.cumsum(result.samples[:, s])])
     outer, outer_expected = _outer_share(mass), _outer_share(expected)
     limit = _limit(method, _clipped(initial, settings)).sum()
-    found = {
+    measured = {
         **{name: result.final_p[s][chosen].mean() for name, chosen in sets.items()},
         "hardest_rate": initial[sets["hardest_final"]].max(),
         "hardest_share": sets["hardest_final"].mean(),
@@ -143,7 +143,7 @@ def seed_rows(
     }
     return [
         {"metric": name, "seed": seed, "value": float(value if name == "identity_error" else round(value, DECIMALS))}
-        for name, value in found.items()
+        for name, value in measured.items()
         if not math.isnan(value)
     ]
 
@@ -166,7 +166,7 @@ def summary_rows(
     """
     weights, hardest = _weights(rates)
     mean_path = path @ weights
-    found = {
+    measured = {
         "mean_field_hardest_final": path[-1][hardest] @ weights[hardest] / weights[hardest].sum(),
         "mean_field_final_mean_p": mean_path[-1],
         "mean_field_steps_to_target": first_reach(np.arange(len(path)), mean_path, settings.target_p),
@@ -174,15 +174,15 @@ def summary_rows(
     for rank in range(min(8, len(rates.rates))):
         started = initial == rates.rates[rank]
         if started.any():
-            found[f"final_p_from_{rank + 1}"] = final[started].mean()
-        found[f"mean_field_final_p_from_{rank + 1}"] = path[-1][rank]
+            measured[f"final_p_from_{rank + 1}"] = final[started].mean()
+        measured[f"mean_field_final_p_from_{rank + 1}"] = path[-1][rank]
     paper = PAPER_HARDEST.get(settings.method)
     if paper is not None and _size_of(settings) == PAPER_SETTINGS:
         for reading in READINGS:
             values = np.round([row["value"] for row in rows if row["metric"] == reading], 2)
-            found[f"within_paper_{reading}"] = np.mean(values == paper)
-            found[f"below_paper_{reading}"] = np.mean(values < paper)
-    return [{"metric": name, "value": float(value)} for name, value in found.items() if not math.isnan(value)]
+            measured[f"within_paper_{reading}"] = np.mean(values == paper)
+            measured[f"below_paper_{reading}"] = np.mean(values < paper)
+    return [{"metric": name, "value": float(value)} for name, value in measured.items() if not math.isnan(value)]
 
 
 def bin_rows(settings: ControlledSettings, method: Method, rates: SolveRates, mass: np.ndarray) -> list[Row]:

@@ -46,8 +46,8 @@ def identity(settings: IdentitySettings, seed: int, context: JobContext) -> list
             controls[name] = controls.get(name, 0.0) + value / settings.draws
         groups += len(right)
         context.progress((index + 1) / settings.draws)
-    found = {**worst, **controls, "groups": float(groups)}
-    return [{"metric": name, "value": value} for name, value in found.items()]
+    metrics = {**worst, **controls, "groups": float(groups)}
+    return [{"metric": name, "value": value} for name, value in metrics.items()]
 
 
 def random_groups(

@@ -23,19 +23,22 @@ unless it has its own.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from shared.errors import ReplicationError
+from shared.errors import Problems, ReplicationError
 from shared.harness.checks import CHECK, CHECK_KEYS, Check, as_list, problem_of
 from shared.harness.entries import CONTROL, HERE, PUBLISHED, Entry, Id, Text
 from shared.harness.families import expand
-from shared.harness.profiles import Plan, Profile, read_toml
+from shared.harness.profiles import Plan, Profile, format_value, read_toml, setting
 
 PAPER, OURS = "paper", "ours"
+UNLIKE_NAME = re.compile(r"[^\w/.:;=@,+ \[\]-]", re.ASCII)
+"""What may not stand in the name of a number: LaTeX's `\\csname` cannot look it up."""
 
 
 class PaperHeader(Entry):
@@ -59,6 +62,7 @@ class PaperFacts:
     title: str
     authors: str
     arxiv: str
+    url: str = ""
 
 
 class Claim(Entry):
@@ -97,32 +101,39 @@ class Claim(Entry):
         return self
 
 
-def load_claims(path: Path, profiles: dict[str, Profile]) -> tuple[PaperFacts, tuple[Claim, ...]]:
-    """Read and check `claims.toml` against the paper's profiles.
+def load_claims(path: Path, profiles: dict[str, Profile] | None) -> tuple[PaperFacts, tuple[Claim, ...]]:
+    """Read and check `claims.toml` against the paper's profiles (None: where these cannot be read, by itself).
 
-    A misspelt key, profile, experiment or setting would make a verdict meaningless, so each is a `ReplicationError`
-    that names the file and the entry.  Cost: checks x profiles x cells.
+    A misspelt key, profile, experiment or setting would make a verdict meaningless. The `ReplicationError` has a line
+    for each, with the file and the entry. Cost: checks x profiles x cells.
     """
     document = read_toml(path)
     entries = document.pop("claim", None)
+    problems = Problems()
+    header = None
     try:
         header = PaperHeader.model_validate(document)
     except ValidationError as error:
-        raise ReplicationError(f"{path}: {problem_of(error)}.") from None
+        problems.add(f"{path}: {problem_of(error)}.")
     if not isinstance(entries, list) or not entries:
-        raise ReplicationError(f"{path}: no [[claim]].")
-    claims = tuple(_parse_claim(entry, number, path) for number, entry in enumerate(entries, start=1))
+        problems.add(f"{path}: no [[claim]].")
+        entries = []
+    claims = []
+    for number, entry in enumerate(entries, start=1):
+        with problems.noted():
+            claims.append(_parse_claim(entry, number, path))
     checks = [check for claim in claims for check in claim.checks]
-    count = Counter(entry.id for entry in (*claims, *checks))
-    for name, times in count.items():
+    for name, times in Counter(entry.id for entry in (*claims, *checks)).items():
         if times > 1:
-            raise ReplicationError(f"{path}: the id {name} is used twice; claims and checks share their names.")
-        if not name.startswith(f"{header.paper}/"):
-            raise ReplicationError(f"{path}: the id {name} must start with {header.paper}/.")
+            problems.add(f"{path}: the id {name} is used twice; claims and checks share their names.")
+        if header is not None and not name.startswith(f"{header.paper}/"):
+            problems.add(f"{path}: the id {name} must start with {header.paper}/.")
     for check in checks:
-        _check_against_profiles(check, profiles, f"{path}, check {check.id}")
+        if profiles is not None:
+            _check_against_profiles(check, profiles, f"{path}, check {check.id}", problems)
+    problems.raise_any()
     authors = header.authors if isinstance(header.authors, str) else ", ".join(header.authors)
-    return PaperFacts(header.paper, header.title, authors, header.arxiv), claims
+    return PaperFacts(header.paper, header.title, authors, header.arxiv, header.url), tuple(claims)
 
 
 def _parse_claim(entry: dict[str, Any], number: int, path: Path) -> Claim:
@@ -131,45 +142,66 @@ def _parse_claim(entry: dict[str, Any], number: int, path: Path) -> Claim:
     families, common = entry.get("check"), entry.get("common", {})
     if not isinstance(families, list) or not families or not isinstance(common, dict):
         raise ReplicationError(f"{where}: no [[claim.check]].")
+    problems = Problems()
     unused = sorted(key for key in common if all(key in family for family in families))
     if unused:
-        raise ReplicationError(f"{where}: every check sets {', '.join(unused)}, so [claim.common] must not.")
+        problems.add(f"{where}: every check sets {', '.join(unused)}, so [claim.common] must not.")
     owner = {"claim": entry.get("id"), "source": entry.get("source")}
     own = {"where": entry["where"]} if "where" in entry else {}
     checks: list[Check] = []
     for position, family in enumerate(families, start=1):
         name = f"{where}, check {family.get('id', f'number {position}')}"
         if set(owner) & (set(family) | set(common)):
-            raise ReplicationError(f"{name}: claim and source are those of the claim; a check does not set them.")
+            problems.add(f"{name}: claim and source are those of the claim; a check does not set them.")
+            continue
         try:
             members = expand(family, {**own, **common}, CHECK_KEYS)
             checks += [CHECK.validate_python({**member, **owner}) for member in members]
         except ValidationError as error:
-            raise ReplicationError(f"{name}: {problem_of(error)}.") from None
+            problems.add(f"{name}: {problem_of(error)}.")
         except ValueError as error:
-            raise ReplicationError(f"{name}: {error}.") from None
+            problems.add(f"{name}: {error}.")
+    problems.raise_any()
     try:
         return Claim.model_validate({**fields, "checks": checks})
     except ValidationError as error:
         raise ReplicationError(f"{where}: {problem_of(error)}.") from None
 
 
-def _check_against_profiles(check: Check, profiles: dict[str, Profile], where: str) -> None:
+def _check_against_profiles(check: Check, profiles: dict[str, Profile], where: str, problems: Problems) -> None:
     known = {experiment for profile in profiles.values() for experiment in profile.plans}
-    for experiment in check.experiments:
-        if experiment not in known:
-            raise ReplicationError(f"{where}: no profile has an experiment '{experiment}'.")
+    unknown = [experiment for experiment in check.experiments if experiment not in known]
+    for experiment in unknown:
+        problems.add(f"{where}: no profile has an experiment '{experiment}'; there are: {', '.join(known)}.")
+    if unknown:
+        return
     for name in check.profiles:
         if name not in profiles:
-            raise ReplicationError(f"{where}: there is no profile '{name}'; there are: {', '.join(profiles)}.")
+            problems.add(f"{where}: there is no profile '{name}'; there are: {', '.join(profiles)}.")
+            continue
         for experiment in check.experiments:
             if experiment not in profiles[name].plans:
-                raise ReplicationError(f"{where}: profile '{name}' has no experiment '{experiment}'.")
+                problems.add(f"{where}: profile '{name}' has no experiment '{experiment}'.")
+                continue
             plan = profiles[name].plans[experiment]
             for key in check.varying:
-                _check_varies(key, plan, f"{where}, profile '{name}'")
+                with problems.noted():
+                    _check_condition(key, plan, f"{where}, profile '{name}'")
             for chosen in check.filters:
-                _check_filter(chosen, plan, f"{where}, profile '{name}'")
+                with problems.noted():
+                    _check_filter(chosen, plan, f"{where}, profile '{name}'")
+
+
+def _check_condition(key: str, plan: Plan, where: str) -> None:
+    """A condition must vary in the plan; its values become part of the names of numbers."""
+    _check_varies(key, plan, where)
+    for text in sorted({format_value(setting(cell, key)) for cell in plan.cells}):
+        unlike = UNLIKE_NAME.search(f"{key}={text}")
+        if unlike:
+            raise ReplicationError(
+                f"{where}: the condition {key} = {text} becomes part of the names of numbers, and LaTeX cannot look "
+                f"up {unlike[0]!r} in a name; judge such values by checks of their own (over and select)."
+            )
 
 
 def _check_varies(key: str, plan: Plan, where: str) -> None:

@@ -23,12 +23,14 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shared.errors import ReplicationError
 from shared.harness.memory import keep_freed_memory, release_freed_memory
 from shared.harness.paper_modules import import_from
-from shared.settings import Settings
+
+if TYPE_CHECKING:
+    from shared.settings import Settings
 
 Row = dict[str, Any]
 """`{"metric": str, "value": float}` and, where they apply, `"seed"`, `"step"` (int) and `"timing"` (bool)."""

@@ -103,6 +103,15 @@ def load_measurements(path: Path | str) -> pd.DataFrame:
     return pd.concat([frame, pd.DataFrame(expanded)], axis=1) if expanded else frame
 
 
+def metrics_measured(path: Path) -> dict[str, set[str]]:
+    """Names of the metrics that a file of measurements holds, by experiment; nothing where there is no file."""
+    if not path.exists():
+        return {}
+    columns = {"experiment": "category", "metric": "category"}
+    frame = pd.read_csv(path, usecols=list(columns), dtype=columns, compression="bz2").drop_duplicates()
+    return {str(name): set(metrics) for name, metrics in frame.groupby("experiment", observed=True)["metric"]}
+
+
 def _parse_label(label: str) -> dict[str, Any]:
     return {name: parse_value(text) for name, _, text in (part.partition("=") for part in label.split(";") if part)}
 

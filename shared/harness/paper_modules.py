@@ -8,14 +8,20 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+from shared.errors import ReplicationError
+
 
 def import_from(directory: Path, stem: str) -> ModuleType:
     """Import `stem` of a paper's directory: by its package name where it is in a package, else from its file.
 
-    A file outside any package is read afresh when it has changed since this process last read it.
+    The directory above the outermost package is put at the end of the search path where Python does not find the
+    package by itself. Raises ReplicationError where it finds another of that name. A file outside any package is read
+    afresh when it has changed since this process last read it.
     """
-    package = ".".join(part.name for part in reversed(_packages(directory)))
-    if package:
+    packages = _packages(directory)
+    if packages:
+        _make_importable(packages[-1])
+        package = ".".join(part.name for part in reversed(packages))
         return importlib.import_module(f"{package}.{stem}")
     path = directory / f"{stem}.py"
     name = f"_paper_{abs(hash((str(path), path.stat().st_mtime_ns)))}_{stem}"
@@ -31,6 +37,22 @@ def import_from(directory: Path, stem: str) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def _make_importable(package: Path) -> None:
+    """Let Python find the package in this directory by its name."""
+    found = importlib.util.find_spec(package.name)
+    if found is None:
+        sys.path.append(str(package.parent))
+        importlib.invalidate_caches()
+        return
+    where = [Path(place).resolve() for place in found.submodule_search_locations or ()]
+    if package.resolve() not in where:
+        other = found.origin or "Python itself"
+        raise ReplicationError(
+            f"{package} cannot be imported: its name {package.name} is that of {other}. Rename the directory, and the "
+            "paper in its claims.toml."
+        )
 
 
 def _packages(directory: Path) -> list[Path]:

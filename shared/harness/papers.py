@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shared.errors import ReplicationError
+from shared.errors import Problems, ReplicationError
 from shared.harness.checks import Check
 from shared.harness.claims import Claim, PaperFacts, load_claims
 from shared.harness.jobs import Experiment
@@ -108,17 +108,14 @@ class Paper:
 
         One message names the file and, for each mistake, profile, experiment and key, with the names that are known.
         """
-        problems = {}
+        problems = Problems()
         for profile in self.profiles.values():
             for plan in profile.plans.values():
-                where, experiment = self.where(profile.name, plan.experiment), self.experiment(plan.experiment)
+                where = self.where(profile.name, plan.experiment)
                 for cell in plan.cells:
-                    try:
-                        experiment.parse(cell, where)
-                    except ReplicationError as error:
-                        problems[str(error)] = None
-        if problems:
-            raise ReplicationError("\n".join(problems))
+                    with problems.noted():
+                        self.experiment(plan.experiment).parse(cell, where)
+        problems.raise_any()
 
     def _has(self, stem: str) -> bool:
         return (self.directory / f"{stem}.py").is_file() or (self.directory / stem / "__init__.py").is_file()
@@ -142,11 +139,13 @@ def discover(directory: Path) -> list[Paper]:
 def check_apart(papers: Sequence[Paper]) -> None:
     """Refuse papers that share their name or the id of a claim or a check: one would replace the other in a report."""
     owners: dict[str, Paper] = {}
+    problems = Problems()
     for paper in papers:
         names = {entry.id for entry in (*paper.claims, *paper.checks)} | {paper.slug}
         shared = sorted(name for name in names if name in owners)
         if shared:
-            raise ReplicationError(
-                f"{owners[shared[0]].directory} and {paper.directory} both use the name {shared[0]}; rename one."
-            )
+            more = f" and {len(shared) - 1} more" if len(shared) > 1 else ""
+            other = owners[shared[0]].directory
+            problems.add(f"{other} and {paper.directory} both use the name {shared[0]}{more}; rename them in one.")
         owners.update(dict.fromkeys(names, paper))
+    problems.raise_any()

@@ -16,12 +16,13 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from shared.errors import ReplicationError
+from shared.errors import Problems, ReplicationError
 from shared.harness.inheritance import LIKE, Inheritance
 
 PROFILE_KEYS = {"description": str, "budget_minutes": (int, float), "requires": str}
@@ -84,13 +85,20 @@ class Profile:
 
 
 def load_profiles(path: Path) -> dict[str, Profile]:
-    """Read and check one `profiles.toml`; every mistake is a `ReplicationError` that says where it is."""
+    """Read and check one `profiles.toml`; the `ReplicationError` has a line for each mistake, with its place."""
     document = read_toml(path)
+    problems = Problems()
     for name, table in document.items():
         if not isinstance(table, dict):
-            raise ReplicationError(f"{path}: '{name}' stands outside any profile; write [profile] above it.")
+            problems.add(f"{path}: '{name}' stands outside any profile; write [profile] above it.")
+    problems.raise_any()
     inherited = Inheritance(document, path)
-    return {name: _parse_profile(name, table, path, inherited) for name, table in document.items()}
+    profiles = {}
+    for name, table in document.items():
+        with problems.noted():
+            profiles[name] = _parse_profile(name, table, path, inherited)
+    problems.raise_any()
+    return profiles
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -122,6 +130,7 @@ def parse_value(text: str) -> Any:
 
 def _parse_profile(name: str, table: Settings, path: Path, inherited: Inheritance) -> Profile:
     own = {}
+    _check_name(name, f"{path}, [{name}]")
     for key, value in table.items():
         if key == LIKE or isinstance(value, dict) or value is False:
             continue
@@ -130,15 +139,25 @@ def _parse_profile(name: str, table: Settings, path: Path, inherited: Inheritanc
         if not isinstance(value, PROFILE_KEYS[key]) or isinstance(value, bool):
             raise ReplicationError(f"{path}, [{name}]: '{key}' has the wrong type.")
         own[key] = value
-    plans = {
-        experiment: _parse_plan(experiment, inherited.table(name, experiment), f"{path}, [{name}.{experiment}]")
-        for experiment in inherited.experiments(name)
-    }
+    plans = {}
+    problems = Problems()
+    for experiment in inherited.experiments(name):
+        with problems.noted():
+            where = f"{path}, [{name}.{experiment}]"
+            _check_name(experiment, where)
+            plans[experiment] = _parse_plan(experiment, inherited.table(name, experiment), where)
+    problems.raise_any()
     if not plans:
         raise ReplicationError(f"{path}, [{name}]: the profile has no experiment.")
     if own.get("requires") not in (None, *REQUIREMENTS):
         raise ReplicationError(f"{path}, [{name}]: requires must be one of {', '.join(REQUIREMENTS)}.")
     return Profile(name, own.get("description", ""), own.get("budget_minutes"), own.get("requires"), plans)
+
+
+def _check_name(name: str, where: str) -> None:
+    """A profile's or an experiment's name is one of a file, and part of the names of numbers."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise ReplicationError(f"{where}: a name is made of letters, digits and . _ - only, not {name!r}.")
 
 
 def _parse_plan(experiment: str, table: Settings, where: str) -> Plan:

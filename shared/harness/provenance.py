@@ -21,12 +21,18 @@ PACKAGES = (
 )  # fmt: skip
 SOURCE_DIRECTORIES = ("shared", "synthetic", "replications")
 # Results and the generated tables inside read-me files change with every run; they are no change of the source.
-SOURCE_ONLY = (".", ":(exclude)results", ":(exclude,glob)**/*.md")
+NO_SOURCE = (":(exclude)results", ":(exclude,glob)**/*.md")
+PAPER_SOURCE = (".py", ".toml")  # what of a paper's directory outside the checkout decides its results
+LARGEST_IN_PATCH = 5 * 2**20
 
 
 @dataclass(frozen=True)
 class GitState:
-    """The commit and what differs from it; `commit` is None outside a git checkout."""
+    """The commit and what differs from it; `commit` is None outside a git checkout.
+
+    `diff` is a patch from the commit to the source that is there, new files included. Of a new file over
+    `LARGEST_IN_PATCH` bytes it has a line with name and SHA-256 only.
+    """
 
     commit: str | None
     dirty: bool
@@ -39,15 +45,36 @@ class GitState:
         return self.commit[:12] + (" with uncommitted changes" if self.dirty else "")
 
 
-def git_state(root: Path) -> GitState:
-    """Commit, uncommitted changes and untracked files of the checkout at `root`, results and read-mes left out."""
+def git_state(root: Path, paper_directory: Path | None = None) -> GitState:
+    """Commit, changes and new source files of the checkout at `root`, results and read-mes left out.
+
+    New files are those below the source directories that git does not know and does not ignore, and those of a paper
+    that lies outside the checkout, which no commit of it holds.
+    """
     commit = _git(root, "rev-parse", "HEAD")
     if commit is None or _git(root, "rev-parse", "--show-prefix") is None:
         return GitState(None, False, "", ())
-    diff = _git(root, "diff", "HEAD", "--binary", "--", *SOURCE_ONLY) or ""
-    untracked = _git(root, "ls-files", "--others", "--exclude-standard", "--", *SOURCE_ONLY) or ""
-    names = tuple(untracked.splitlines())
-    return GitState(commit.strip(), bool(diff or names), diff, names)
+    diff = _git(root, "diff", "HEAD", "--binary", "--", ".", *NO_SOURCE) or ""
+    directories = [name for name in SOURCE_DIRECTORIES if (root / name).is_dir()]
+    listed = _git(root, "ls-files", "-z", "--others", "--exclude-standard", "--", *directories, *NO_SOURCE)
+    new = [(root, name) for name in (listed or "").split("\0") if name and directories]
+    if paper_directory is not None and not paper_directory.is_relative_to(root):
+        base = paper_directory.parent
+        paths = sorted(path for path in paper_directory.rglob("*") if path.suffix in PAPER_SOURCE and path.is_file())
+        new += [(base, path.relative_to(base).as_posix()) for path in paths]
+    names = tuple(name for _, name in new)
+    patches = [_new_file(base, name) for base, name in new]
+    return GitState(commit.strip(), bool(diff or names), diff + "".join(patches), names)
+
+
+def _new_file(base: Path, name: str) -> str:
+    """The patch that makes the file `name`, a path from `base`; for a large file a line that says which it was."""
+    path = base / name
+    if path.stat().st_size > LARGEST_IN_PATCH:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        return f"New file {name}, too large for this patch; SHA-256 {digest}\n"
+    # git diff says by 1 that there is a difference.
+    return _output("git", "-C", str(base), "diff", "--no-index", "--binary", "--", "/dev/null", name, good=(0, 1)) or ""
 
 
 def source_fingerprint(root: Path, paper_directory: Path) -> str:
@@ -134,9 +161,9 @@ def _git(root: Path, *arguments: str) -> str | None:
     return _output("git", "-C", str(root), *arguments)
 
 
-def _output(*command: str) -> str | None:
+def _output(*command: str, good: tuple[int, ...] = (0,)) -> str | None:
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=30, errors="replace", check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return result.stdout if result.returncode == 0 else None
+    return result.stdout if result.returncode in good else None

@@ -6,7 +6,6 @@ profile are a test of the machinery; they are left out unless a paper has no oth
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 from shared.errors import ReplicationError
 from shared.harness.claim_tables import claims_blocks, claims_table, counts_line
-from shared.harness.claims import PAPER
+from shared.harness.claims import PAPER, UNLIKE_NAME
 from shared.harness.jobs import write_atomic
 from shared.harness.outcomes import (
     VERDICTS_FILE,
@@ -134,7 +133,7 @@ def numbers_tex(lines: Sequence[Sequence[Any]]) -> str:
     r"""LaTeX that knows every number: `\replicationnumber{id}` with interval, `\replicationvalue{id}` without."""
     text = LATEX_LOOKUP.splitlines()
     for name, value, low, high, *_ in lines:
-        if re.search(r"[^\w/.:;=@,+ \[\]-]", name, re.ASCII):
+        if UNLIKE_NAME.search(name):
             raise ReplicationError(f"The number '{name}' has a character in its name that LaTeX cannot look up.")
         short = _latex_number(value) or "unknown"
         interval = f" [{_latex_number(low)}, {_latex_number(high)}]" if low and high else ""
@@ -155,6 +154,20 @@ def findings(papers: Sequence[Paper], found: dict[str, list[ProfileResults]]) ->
             counted = f"{counts_line(outcomes)} [All checks]({page}#checks)."
             parts += [f"{title}, `{paper.slug}`", markdown_table(table), counted]
     return "\n\n".join(parts) or "No results yet."
+
+
+def papers_table(papers: Sequence[Paper], root: Path) -> str:
+    """The table of papers of the root README.md: source, command and page of each, all of them below `root`."""
+    lines = ["| paper | command | page |", "|---|---|---|"]
+    for paper in papers:
+        facts = paper.facts
+        page = (paper.directory / "README.md").relative_to(root).as_posix()
+        authors = f"{facts.authors}, " if facts.authors else ""
+        url = facts.url or (f"https://arxiv.org/abs/{facts.arxiv}" if facts.arxiv else "")
+        link = f" ([{f'arXiv:{facts.arxiv}' if facts.arxiv else 'source'}]({url}))" if url else ""
+        title = f"{authors}*{facts.title}*{link}"
+        lines.append(f"| {title} | `make replicate-{facts.slug}` | [{facts.slug}]({page}) |")
+    return "\n".join(lines)
 
 
 def _shown(found: list[ProfileResults]) -> list[ProfileResults]:
@@ -244,9 +257,11 @@ def best_outcomes(paper: Paper, found: list[ProfileResults]) -> list[ClaimOutcom
 
 
 def _update_readmes(papers: Sequence[Paper], found: dict[str, list[ProfileResults]], root: Path) -> None:
+    inside = [paper for paper in papers if paper.directory.is_relative_to(root)]
+    update_marked_block(root / "README.md", "papers", papers_table(inside, root))
     committed = {slug: [one for one in own if one.profile != SMOKE] for slug, own in found.items()}
-    if any(committed.values()):
-        update_marked_block(root / "README.md", "findings", findings(papers, committed))
+    if any(committed[paper.slug] for paper in inside):
+        update_marked_block(root / "README.md", "findings", findings(inside, committed))
     for paper in papers:
         outcomes = best_outcomes(paper, committed[paper.slug])
         if outcomes:

@@ -25,6 +25,7 @@ from rich.console import Console
 from shared.errors import ReplicationError
 from shared.harness.jobs import Experiment, Job, JobContext, Origin, Row, read_job, write_atomic
 from shared.harness.measurements import MEASUREMENTS, TIMINGS, tidy, with_kept_rows, write_measurements
+from shared.harness.paper_checks import definition_problems
 from shared.harness.papers import Paper
 from shared.harness.profiles import Plan, Profile
 from shared.harness.progress import Forecast, RunProgress, duration
@@ -74,13 +75,15 @@ def jobs_of(plan: Plan, experiment: Experiment) -> list[Job]:
 def run_profile(paper: Paper, name: str, results: Path, root: Path, console: Console, options: Options) -> Result:
     """Run what is missing of a profile, then write its measurements, timings and record under `results`.
 
-    `root` is the checkout whose commit and source go into the record.  Settings are checked first, those of every
-    profile of the paper.  A job that fails does not stop the others; a
-    job that raises `ReplicationError` does.  Ctrl-C raises KeyboardInterrupt after the workers are gone.
+    `root` is the checkout whose commit and source go into the record.  First the whole paper is checked, every profile
+    of it.  A job that fails does not stop the others; a job that raises `ReplicationError` does.  Ctrl-C raises
+    KeyboardInterrupt after the workers are gone.
     """
     check_executor(options.executor)
     profile = paper.profile(name)
-    paper.check_settings()
+    problems = definition_problems(paper.directory)
+    if problems:
+        raise ReplicationError("\n".join(problems))
     selected = profile.with_overrides(options.only, options.seeds, options.workers)
     jobs = {plan.experiment: jobs_of(plan, paper.experiment(plan.experiment)) for plan in selected.plans.values()}
     if profile.requires == "gpu" and not gpus():
@@ -90,7 +93,7 @@ def run_profile(paper: Paper, name: str, results: Path, root: Path, console: Con
         )
     directory = results / paper.name / name
     with _writable(directory), _locked(directory):
-        git = git_state(root)
+        git = git_state(root, paper.directory)
         source = origin(root, paper.directory, git)
         if options.fresh:
             _remove_jobs(directory / "jobs", list(jobs))
@@ -306,7 +309,8 @@ def _announce(
     paper: Paper, profile: Profile, jobs: dict[str, list[Job]], pending: dict[str, list[Job]], console: Console
 ) -> None:
     total, to_do = sum(map(len, jobs.values())), sum(map(len, pending.values()))
-    console.print(f"[bold]{paper.facts.title}[/bold] (arXiv:{paper.facts.arxiv})", highlight=False)
+    arxiv = f" (arXiv:{paper.facts.arxiv})" if paper.facts.arxiv else ""
+    console.print(f"[bold]{paper.facts.title}[/bold]{arxiv}", highlight=False)
     console.print(f"Profile {profile.name}: {profile.description}", markup=False, highlight=False)
     console.print(f"Experiments: {', '.join(jobs)}", highlight=False)
     budget = (

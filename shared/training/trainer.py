@@ -92,7 +92,7 @@ class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, PolicySamples, OneC
         redraw: str = "samples",
         **kwargs: Any,
     ) -> None:
-        call = inspect.signature(GRPOTrainer.__init__).bind_partial(self, *args, **kwargs)
+        call = inspect.signature(GRPOTrainer.__init__).bind(self, *args, **kwargs)
         given, weighting = call.arguments, as_weighting(token_weight)
         if given.get("args") is None:
             given["args"] = _default_config(given["model"])

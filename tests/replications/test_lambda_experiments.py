@@ -7,7 +7,6 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -270,14 +269,12 @@ def test_each_experiment_of_the_paper_profile_says_that_it_needs_the_hub(
 
 
 @pytest.mark.slow
-def test_the_paper_profile_stops_at_once_with_one_message(tmp_path: Path) -> None:
+def test_the_paper_profile_stops_before_it_computes_with_one_message(tmp_path: Path) -> None:
     environment = {**os.environ, "REPLICATE_RESULTS": str(tmp_path / "results"), "HF_HUB_OFFLINE": "1"}
     environment["HF_HOME"] = str(tmp_path / "hub")
     command = [sys.executable, "-m", "replications", "run", "lambda-grpo", "--profile", "paper"]
-    started = time.monotonic()
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2, done.stdout + done.stderr
-    assert time.monotonic() - started < 60  # nearly all of it imports; some 10 s on an idle machine
     assert (
         "error: table1-lm: The model openai-community/gpt2 could not be fetched from the Hugging Face hub"
         in done.stderr

@@ -17,7 +17,6 @@ from shared.errors import ReplicationError
 from shared.harness.jobs import JobContext, Row
 from shared.planning.solve_rates import load_solve_rates
 
-SHARED = Path(__file__).parents[3] / "shared" / "data" / "dapo_accuracy1_fraction.csv"
 STEPS, SHARES = log.read_log()
 
 
@@ -35,11 +34,6 @@ def test_points() -> None:
     assert (STEPS[0], SHARES[0], STEPS[-1], SHARES[-1]) == (71, 0.0, 9003, 0.565)
     assert np.all(np.diff(STEPS) > 0)
     assert "arXiv:2503.14476" in log.DATA.read_text() and "CC BY 4.0" in log.DATA.read_text()
-
-
-@pytest.mark.skipif(not SHARED.is_file(), reason="the shared data folder is not beside this clone")
-def test_points_are_the_shared_ones() -> None:
-    assert log.DATA.read_bytes() == SHARED.read_bytes()
 
 
 def test_starts() -> None:

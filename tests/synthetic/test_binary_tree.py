@@ -22,9 +22,6 @@ from synthetic.tree_policy import (
     policy_gradient,
 )
 
-TABLE_1_ROWS = [(n, r) for n in (1, 2) for r in (-0.5, -1.0, -1.5)]
-
-
 # --- the environment -------------------------------------------------------------------------------------------------
 
 
@@ -389,12 +386,6 @@ def test_extreme_learning_rates_stay_finite():
         for method in METHODS:
             result = run_tabular(BinaryTree(), method, optimizer, 1e4, seeds=range(20), steps=50, beta=0.01)
             assert np.isfinite(result.target_probability).all()
-
-
-@pytest.mark.parametrize("n, r_neg", TABLE_1_ROWS)
-def test_first_steps_start_at_one_path_in_sixteen(n, r_neg):
-    result = run_tabular(BinaryTree(4, n, prefix_reward=r_neg), "grpo", "adam", 0.01, seeds=range(3), steps=2)
-    assert (result.target_probability[0] == 1 / 16).all()
 
 
 def test_speed_against_drawing_paths():

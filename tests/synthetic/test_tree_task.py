@@ -152,10 +152,6 @@ def test_rewards_are_those_of_the_tree(prefix_length: int) -> None:
         assert paid[target] == 1.0 and paid.count(-1.5) == 2 ** (DEPTH - prefix_length) - 1
 
 
-def test_every_row_of_the_data_is_the_same_prompt() -> None:
-    assert tree_dataset(3)["prompt"] == ["<path>"] * 3
-
-
 # --- probabilities ----------------------------------------------------------------------------------------------------
 
 

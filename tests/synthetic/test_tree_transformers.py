@@ -11,6 +11,7 @@ import torch
 from shared.theory.depth_weights import halving_weights
 from shared.training.many_runs import ManyRuns, Objective, Rollout
 from shared.training.run import run_training
+from shared.training.settings import TrainingSettings
 from synthetic.binary_tree import BinaryTree
 from synthetic.tree_task import leaf_probability, path_model, tree_dataset, tree_reward
 from synthetic.tree_transformers import run_transformers, seed_target, tree_models
@@ -78,15 +79,15 @@ def test_learning_is_that_of_trl(tmp_path: Path, method: str) -> None:
         return reward(completion_ids=completion_ids, **rest)
 
     run = run_training(
-        {
-            "method": method,
-            "steps": steps,
-            "prompts_per_step": 1,
-            "group_size": 8,
-            "lr": lr,
-            "max_new_tokens": 3,
-            "precision": "float32",
-        },
+        TrainingSettings(
+            method=method,
+            steps=steps,
+            prompts_per_step=1,
+            group_size=8,
+            lr=lr,
+            max_new_tokens=3,
+            precision="float32",
+        ),
         0,
         tree_dataset(steps),
         watched,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -245,7 +245,7 @@ def test_the_papers_have_about_eight_claims_of_their_own(paper: str) -> None:
 
 def test_the_example_of_the_manual_loads(tmp_path: Path) -> None:
     manual = (Path(__file__).parents[3] / "replications" / "README.md").read_text(encoding="utf-8")
-    example = textwrap.dedent(manual.split("```toml\n")[1].split("   ```")[0])
+    (example,) = (block for block in re.findall(r"```toml\n(.*?)```", manual, re.S) if "[[claim]]" in block)
     (tmp_path / "claims.toml").write_text(example, encoding="utf-8")
     grid = '[quick.tree.grid]\nn = [1, 2]\nmethod = ["new", "old"]\n'
     (tmp_path / "profiles.toml").write_text(

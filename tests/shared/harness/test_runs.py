@@ -104,9 +104,21 @@ def test_the_record_says_what_ran(run: Runner) -> None:
     assert draw["peak_memory_gib"] > 0 and draw["job_seconds"] > 0
     assert record["machine"]["cores"] >= 1 and "torch" in record["packages"]
     assert record["started"] <= record["finished"]
-    if record["uncommitted_changes"] and run.file("diff.patch", "quick").exists():
-        digest = hashlib.sha256(run.file("diff.patch", "quick").read_bytes()).hexdigest()
-        assert record["diff_sha256"] == digest
+    assert not record["uncommitted_changes"] and record["diff_sha256"] is None  # the root is no checkout
+
+
+def test_the_record_of_new_source_has_its_patch(run: Runner, toy: Path) -> None:
+    git = ["git", "-C", str(run.root), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    subprocess.run(["git", "init", "-q", str(run.root)], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
+    (run.root / "replications").mkdir()
+    run.toy = toy.rename(run.root / "replications" / "toy_paper")
+    run()
+    record = json.loads(run.file("record.json").read_text())
+    patch = run.file("diff.patch").read_bytes()
+    assert record["uncommitted_changes"] and record["diff_sha256"] == hashlib.sha256(patch).hexdigest()
+    for name in ("claims.toml", "profiles.toml", "experiments.py", "figures.py"):
+        assert f"+++ b/replications/toy_paper/{name}".encode() in patch
 
 
 def test_what_a_job_prints_and_keeps_stays_with_the_job(run: Runner) -> None:

@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import shared.theory.groups
 from shared.theory.closed_forms import (
     attenuation,
     difficulty_weight,
@@ -327,37 +326,24 @@ NAN = float("nan")
         lambda: silent_rate(-1e-9, 8),
         lambda: silent_rate(1 + 1e-9, 8),
         lambda: silent_rate(NAN, 8),
-        lambda: silent_rate([0.5, NAN], 8),
-        lambda: silent_rate(float("inf"), 8),
         lambda: silent_rate("0.5", 8),
-        lambda: silent_rate(None, 8),
         lambda: silent_rate(0.5 + 0j, 8),
         lambda: silent_rate(0.5, 0),
-        lambda: silent_rate(0.5, -3),
         lambda: silent_rate(0.5, 2.5),
         lambda: silent_rate(0.5, NAN),
         lambda: silent_rate(0.5, 2**60),
         lambda: silent_rate([0.1, 0.2], [2, 3, 4]),
-        lambda: fidelity(1.5, 8),
         lambda: attenuation(0.5, 0),
-        lambda: difficulty_weight(1.5),
         lambda: sigma(9, 8),
-        lambda: sigma(-1, 8),
         lambda: sigma(1.5, 8),
         lambda: expected_update(0.5, 8, "ppo"),
-        lambda: expected_update(0.5, 8, None),
         lambda: expected_update(0.5, 8, "grpo", redraws=3),
         lambda: expected_update(0.5, 8, "dapo", redraws=-1),
-        lambda: expected_update(0.5, 8, "dapo", redraws=1.5),
         lambda: smallest_group_size(0.0, 0.9),
-        lambda: smallest_group_size(1.0, 0.9),
         lambda: smallest_group_size(0.5, 1.0),
-        lambda: smallest_group_size(0.5, 1.2),
         lambda: smallest_group_size(0.5, 0.0),
-        lambda: smallest_group_size(0.5, NAN),
         lambda: smallest_group_size(1e-12, 1 - 1e-12),
         lambda: group_size_law(0.5, 0.0),
-        lambda: group_size_law(0.5, 1.0),
         lambda: silent_fraction([0.5], [1, 2], 8),
         lambda: silent_fraction([0.5], [-1], 8),
         lambda: silent_fraction([0.5], [0], 8),
@@ -365,16 +351,9 @@ NAN = float("nan")
         lambda: silent_fraction_without_replacement([2], 4, [1], 5),
         lambda: gradient_mass_shares([0.0, 1.0], [1, 1], 10, "grpo"),
         lambda: gradient_mass_shares([0.5], [1], [0.5, 0.2], "grpo"),
-        lambda: gradient_mass_shares([0.5], [1], 10, "ppo"),
         lambda: gradient_mass_shares([0.5, 0.6], [1, 1], 10, "grpo", [8, 16]),
     ],
 )
 def test_bad_arguments_are_value_errors(call: Callable[[], object]) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         call()
-
-
-def test_groups_offers_the_same_functions() -> None:
-    for name in ("sigma", "silent_rate", "expected_update", "fidelity", "smallest_group_size", "group_size_law"):
-        assert getattr(shared.theory.groups, name) is globals()[name]
-    assert all(hasattr(shared.theory.groups, name) for name in shared.theory.groups.__all__)

@@ -161,10 +161,3 @@ def test_a_probability_of_eta_is_not_isolated_in_any_precision(eta: float, dtype
     p = torch.tensor([eta, 0.0], dtype=dtype)
     assert isolated_tokens(p, eta).tolist() == (p < eta).tolist() == [False, True]
     assert isolated_tokens(p, eta, first=False).tolist() == [True, False]
-
-
-def test_arrays_that_torch_cannot_hold_are_converted_or_refused() -> None:
-    assert sharpness_weights(np.array([500.0, -3.0], dtype=">f4")).tolist() == pytest.approx([1.4, 1.0])
-    assert float(sharpness_weights(np.longdouble(500.0))) == 1.4
-    with pytest.raises(ValueError, match="real numbers"):
-        sharpness_weights(np.array(["a"]))

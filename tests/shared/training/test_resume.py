@@ -63,6 +63,19 @@ def test_from_any_checkpoint_in_any_pass(tmp_path: Path, prompts: int) -> None:
     assert prompts != 6 or sorted(passes[0]) == sorted(passes[1])
 
 
+def test_where_an_optimizer_step_takes_several_rollouts_and_the_last_of_a_pass_fewer(tmp_path: Path) -> None:
+    options = {"gradient_accumulation_steps": 2, "steps_per_generation": 1}
+    check_resumed(tmp_path, [1, 2, 3], max_steps=5, **options)
+
+
+def test_of_an_adapter_with_dropout_and_evaluations_between(tmp_path: Path) -> None:
+    from peft import LoraConfig
+
+    adapter = LoraConfig(r=4, target_modules="all-linear", lora_dropout=0.2)
+    options = {"peft_config": adapter, "eval_strategy": "steps", "eval_steps": 1, "eval_dataset": dataset(4)}
+    check_resumed(tmp_path, [2, 4], max_steps=5, per_device_eval_batch_size=GROUP, **options)
+
+
 def test_by_passes_with_checkpoints_at_their_ends(tmp_path: Path) -> None:
     options = {"max_steps": -1, "num_train_epochs": 3, "save_strategy": "epoch", "num_iterations": 2}
     check_resumed(tmp_path, [6, 12], **options)

@@ -26,6 +26,7 @@ from tests.shared.training import grpo_oracle as oracle
 
 GROUP = 4
 TOKENS = 5
+_ARGUMENTS = ("max_redraws", "redraw", "environment_factory", "eval_dataset")  # of the trainer, not of its settings
 
 
 def mixed_reward(completion_ids: list[list[int]], **_: Any) -> list[float]:
@@ -97,7 +98,7 @@ def make_trainer(
     model, tokenizer = model or policy()
     extra: dict[str, Any] = {}
     if trainer_class is not GRPOTrainer:
-        own = {key: changes.pop(key) for key in ("max_redraws", "redraw", "environment_factory") if key in changes}
+        own = {key: changes.pop(key) for key in _ARGUMENTS if key in changes}
         extra = {"token_weight": token_weight, "group_log": tmp_path / "groups.jsonl", **own}
     trainer = trainer_class(
         model=model,

@@ -85,3 +85,14 @@ def test_a_group_split_over_two_processes(tmp_path: Path, loss_type: str) -> Non
     ]
     assert all(len(ids) <= TOKENS for ids in completions)
     assert all(value is not None for group in groups for value in group["entropy"])
+
+
+@pytest.mark.slow
+def test_a_run_of_two_processes_is_resumed_after_the_first_pass(tmp_path: Path) -> None:
+    catalog.prepare("tiny-random")
+    whole = launch(tmp_path, script="resume_script.py")
+    log = (tmp_path / "groups.jsonl").read_text()
+    again = launch(tmp_path, str(tmp_path / "checkpoint-4"), script="resume_script.py")
+    assert (tmp_path / "groups.jsonl").read_text() == log
+    for one, other in zip(whole, again, strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in one)

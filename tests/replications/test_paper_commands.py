@@ -1,0 +1,181 @@
+"""Adding a paper: the guide's own commands in a copy of the project, refusals, and what `check` says."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from replications.__main__ import main
+from replications.paper_commands import new_paper, problems_of
+from shared.errors import ReplicationError
+from shared.harness.papers import discover
+from shared.harness.report import papers_table
+
+ROOT = Path(__file__).parents[2]
+GUIDE = ROOT / "replications" / "README.md"
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def replicate(toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.setenv("REPLICATE_RESULTS", str(tmp_path / "results"))
+
+    def run(*arguments: str) -> tuple[int, str]:
+        code = main(arguments, papers=toy.parent)
+        captured = capsys.readouterr()
+        return code, captured.out + captured.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the project without its results, whose `make` finds an environment that is ready."""
+    root = tmp_path_factory.mktemp("work") / "copy"
+    skip = shutil.ignore_patterns("__pycache__")
+    for name in ("shared", "synthetic", "replications"):
+        shutil.copytree(ROOT / name, root / name, ignore=skip)
+    for name in ("Makefile", "README.md", "CITATION.cff", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, root / name)
+    environment = root / ".venv" / "bin"
+    environment.mkdir(parents=True)
+    for name, command in (("python", '"$@"'), ("replicate", '-m replications "$@"')):
+        (environment / name).write_text(f"#!/bin/sh\nexec {shlex.quote(sys.executable)} {command}\n")
+        (environment / name).chmod(0o755)
+    (root / ".venv" / ".installed").touch()
+    return root
+
+
+def commands(guide: str) -> list[str]:
+    """Every command of the guide's shell blocks, in order."""
+    blocks = re.findall(r"```sh\n(.*?)```", guide, re.S)
+    return [line.split("  #")[0].strip() for block in blocks for line in block.splitlines() if line.strip()]
+
+
+@pytest.mark.slow
+def test_every_command_of_the_guide_runs(copy: Path) -> None:
+    path = os.pathsep.join([str(copy / ".venv" / "bin"), os.environ["PATH"]])
+    # MAKEFLAGS: the language model of the other papers is not prepared again here.
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(copy), "MAKEFLAGS": "-o model"}
+    environment.pop("REPLICATE_RESULTS", None)
+    typed = commands(GUIDE.read_text(encoding="utf-8"))
+    assert len(typed) >= 8
+    printed = {}
+    for command in typed:
+        result = subprocess.run(
+            command, shell=True, cwd=copy, env=environment, text=True, capture_output=True, check=False
+        )
+        assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
+        printed[command] = result.stdout
+    assert "no problem found" in printed["replicate check my-paper"]
+    results = copy / "results" / "my_paper"
+    assert (results / "smoke" / "figures" / "silent_groups.png").is_file()
+    with (results / "quick" / "verdicts.csv").open(newline="") as file:
+        assert {row["verdict"] for row in csv.DictReader(file)} == {"reproduced"}
+    assert (copy / "results" / "own_idea" / "smoke" / "record.json").is_file()
+    front = (copy / "README.md").read_text(encoding="utf-8")
+    assert "| *My paper* | `make replicate-my-paper` | [my-paper](replications/my_paper/README.md) |" in front
+    assert "own-idea" not in front and "Own idea" not in front  # it lies elsewhere
+    page = (copy / "replications" / "my_paper" / "README.md").read_text(encoding="utf-8")
+    assert "Larger groups are less often silent." in page and "`my-paper/drawn-share`" in page
+
+
+def test_a_new_paper_meets_the_style_of_the_code(copy: Path) -> None:
+    directory = new_paper("styled-paper", copy / "replications", 'Of "groups"'.replace('"', "'"))
+    for command in (["check"], ["format", "--check"]):
+        result = subprocess.run(
+            [sys.executable, "-m", "ruff", *command, str(directory)], cwd=copy, capture_output=True, text=True
+        )
+        assert result.returncode == 0, result.stdout
+    shutil.rmtree(directory)
+
+
+@pytest.mark.parametrize("name", ["Paper", "my_paper", "my--paper", "-p", "1p", "p/q", "pa per", "λ", ""])
+def test_names_that_no_paper_may_have_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ReplicationError, match="lower-case words"):
+        new_paper(name, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_overwritten_or_hidden(replicate: Run, toy: Path, tmp_path: Path) -> None:
+    before = (toy / "claims.toml").read_text()
+    assert replicate("new-paper", "toy-paper")[0] == 2
+    code, printed = replicate("new-paper", "toy-paper", "--directory", str(tmp_path / "elsewhere"))
+    assert code == 2 and "There is a paper 'toy-paper' already" in printed
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(ReplicationError, match="exists already"):
+        new_paper("taken", tmp_path)
+    for name in ("json", "lambda"):
+        with pytest.raises(ReplicationError, match="a module or a keyword"):
+            new_paper(name, tmp_path)
+    with pytest.raises(ReplicationError, match="title"):
+        new_paper("good", tmp_path, 'a "b"')
+    assert (toy / "claims.toml").read_text() == before and not (tmp_path / "good").exists()
+
+
+def test_check_lists_every_problem_and_fails(replicate: Run, toy: Path) -> None:
+    code, printed = replicate("check", "toy-paper")
+    assert code == 1 and "README.md does not exist" in printed and "1 problem(s)" in printed
+    (toy / "README.md").write_text("<!-- generated:findings-toy-paper -->\n<!-- /generated:findings-toy-paper -->\n")
+    code, printed = replicate("check")
+    assert code == 0 and "quick: 10 jobs of draw, batch, up to 1 min; judges 2 of 3 checks" in printed
+    text = (toy / "claims.toml").read_text()
+    (toy / "claims.toml").write_text(text.replace('kind = "exact"', 'kind = "x"').replace('metric = "score"', ""))
+    code, printed = replicate("check", str(toy))
+    assert code == 1 and "3 problem(s)" in printed and printed.count("claims.toml, claim") == 3
+    assert replicate("check", "absent")[0] == 2
+
+
+def test_check_compares_with_the_other_papers(toy: Path, tmp_path: Path) -> None:
+    other = tmp_path / "elsewhere" / "toy_paper"
+    shutil.copytree(toy, other)
+    problems = problems_of(toy, [other], tmp_path / "results")
+    assert any("both use the name" in problem and str(other) in problem for problem in problems)
+
+
+def test_a_run_of_one_experiment_is_refused_for_a_mistake_in_another(replicate: Run, toy: Path) -> None:
+    code = (toy / "experiments.py").read_text()
+    (toy / "experiments.py").write_text(code.replace('"batch": Experiment', '"bach": Experiment'))
+    status, printed = replicate("run", "toy-paper", "--only", "draw")
+    assert status == 2 and "'batch'" in printed and not (toy / "calls.txt").exists()
+
+
+def test_a_paper_elsewhere_is_a_package_of_its_own(tmp_path: Path) -> None:
+    directory = new_paper("own-package", tmp_path / "one")
+    assert problems_of(directory, [], tmp_path / "results") == []
+    shutil.copytree(directory, tmp_path / "two" / "own_package")
+    problems = problems_of(tmp_path / "two" / "own_package", [], tmp_path / "results")
+    assert any("cannot be imported" in problem and "Rename" in problem for problem in problems)
+
+
+def test_the_front_page_lists_every_paper_of_the_project() -> None:
+    front = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = papers_table(discover(ROOT / "replications"), ROOT)
+    assert table in front, "run `replicate report`"
+
+
+def test_every_paper_can_be_cited() -> None:
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    for paper in discover(ROOT / "replications"):
+        assert f"arXiv:{paper.facts.arxiv}" in citation and paper.facts.title in citation
+
+
+@pytest.mark.parametrize("command", ["list", "plan-group-size --solve-rates big-math --json", "new-paper --help"])
+def test_a_reader_that_stops_reading_ends_in_no_traceback(command: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "replications", *command.split()],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    process.stdout.close()
+    told = process.stderr.read()
+    assert "Traceback" not in told and "Broken" not in told
+    process.wait(timeout=60)
