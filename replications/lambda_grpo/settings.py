@@ -25,7 +25,7 @@ class TheoremSettings(Settings):
 class Table1Settings(Settings):
     """A row of Table 1 for one method and one optimizer, on a tabular policy."""
 
-    n: int = Field(ge=1, description="tokens of the target's prefix that are rewarded, row of Table 1")
+    n: int = Field(ge=1, description="tokens of the target's prefix; other paths with it earn r_neg")
     r_neg: float = Field(description="reward of a wrong path that shares the prefix, row of Table 1")
     method: Literal["grpo", "lambda-grpo", "lambda-grpo-matched", "grpo-matched"] = Field(description="the update")
     optimizer: Literal["sgd", "adam"] = Field(description="with PyTorch's update rule")
@@ -60,7 +60,7 @@ class Table1BestSettings(Table1Settings):
 class TabularSpeedSettings(Settings):
     """`tabular-speed`: steps to the target on a tabular policy, each method at its own fastest learning rate."""
 
-    n: int = Field(ge=1, description="tokens of the target's prefix that are rewarded, row of Table 1")
+    n: int = Field(ge=1, description="tokens of the target's prefix; other paths with it earn r_neg")
     r_neg: float = Field(description="reward of a wrong path that shares the prefix, row of Table 1")
     method: Literal["grpo", "lambda-grpo", "halving-depth", "mean-depth"] = Field(description="the update")
     optimizer: Literal["sgd", "adam"] = Field(description="with PyTorch's update rule")
@@ -85,7 +85,7 @@ class UpdateBiasSettings(Settings):
 class TreeTransformerSettings(Settings):
     """A row of Table 1 for one method, on a small transformer a seed."""
 
-    n: int = Field(ge=1, description="tokens of the target's prefix that are rewarded, row of Table 1")
+    n: int = Field(ge=1, description="tokens of the target's prefix; other paths with it earn r_neg")
     r_neg: float = Field(description="reward of a wrong path that shares the prefix, row of Table 1")
     lr: float = Field(gt=0, description="learning rate, constant")
     steps: int = Field(ge=1, description="optimizer steps")
@@ -152,7 +152,7 @@ class ManySumsSettings(Settings):
 class Table1LanguageModelSettings(TrainingSettings):
     """`table1-lm`: one prompt a step, completions as long as the tree is deep, and no reference policy."""
 
-    n: int = Field(ge=1, description="tokens of the target's prefix that are rewarded, row of Table 1")
+    n: int = Field(ge=1, description="tokens of the target's prefix; other paths with it earn r_neg")
     r_neg: float = Field(description="reward of a wrong path that shares the prefix, row of Table 1")
     depth: int = Field(ge=1, description="of the tree")
     last: int = Field(ge=1, description="steps at the end over which the target's probability is averaged")
