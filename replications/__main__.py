@@ -122,6 +122,8 @@ def _parser() -> argparse.ArgumentParser:
     model.add_argument("name", metavar="NAME", nargs="?", default="embedded", help="which one (default: %(default)s)")
     command("bench", _bench, "measure the speed targets on this machine")
     paper_commands.add_commands(commands, results_directory)
+    calibration = command("calibrate", _calibrate, "measure how often the rules of judging are wrong, then the report")
+    calibration.add_argument("--samples", type=int, default=2000, metavar="N", help="studies (default: %(default)s)")
     tools.add_commands(commands)
     return parser
 
@@ -228,6 +230,15 @@ def _on_disk(options: argparse.Namespace, results: Path) -> list[tuple[Paper, st
             f"Nothing has been measured yet under {results}; start with: replicate run {papers[0].slug}"
         )
     return found
+
+
+def _calibrate(options: argparse.Namespace, console: Console) -> int:
+    from shared.harness.calibration_table import write_calibration
+
+    path = write_calibration(results_directory(), options.samples)
+    report = _write_report(None, options.papers, results_directory())
+    console.print(f"Calibration: {_shown(path)}; report: {_shown(report)}", soft_wrap=True, highlight=False)
+    return 0
 
 
 def _judge(paper: Paper, profile: str, results: Path) -> None:

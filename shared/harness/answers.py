@@ -41,6 +41,9 @@ def answer(lines: Sequence[CheckLine], rule: str) -> Answer | None:
     words = _words(lines, run, rule)
     if verdict == NOT_REPRODUCED and NOT_REPRODUCED not in [line.verdict for line in run]:
         words = f"{NO_EFFECT}; {words}"
+    late = [line for line in run if line.newer]
+    if late:
+        words += f"; {late[0].newer}" if len(run) == 1 else f"; {len(late)} with a {late[0].newer}"
     return Answer(verdict, words, len(lines), len(run), command)
 
 

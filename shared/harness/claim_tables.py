@@ -84,6 +84,7 @@ def checks_table(lines: Sequence[CheckLine]) -> Table:
     rows = []
     for line in lines:
         note = f"{line.reason}: `{line.command}`" if line.verdict == NOT_RUN else line.conditions or line.reason
+        note = f"{line.newer}; {note}" if line.newer else note
         statement = f"{line.check.statement} `{line.check.id}`"
         rows.append([statement, line.check.answers, line.paper, line.ours, f"**{line.verdict}**", note])
     return Table(header, rows)

@@ -170,11 +170,10 @@ def _parse_claim(entry: dict[str, Any], number: int, path: Path) -> Claim:
 
 def _check_against_profiles(check: Check, profiles: dict[str, Profile], where: str, problems: Problems) -> None:
     known = {experiment for profile in profiles.values() for experiment in profile.plans}
-    unknown = [experiment for experiment in check.experiments if experiment not in known]
-    for experiment in unknown:
-        problems.add(f"{where}: no profile has an experiment '{experiment}'; there are: {', '.join(known)}.")
-    if unknown:
-        return
+    for experiment in check.experiments:
+        if experiment not in known:
+            problems.add(f"{where}: no profile has an experiment '{experiment}'; there are: {', '.join(known)}.")
+            return
     for name in check.profiles:
         if name not in profiles:
             problems.add(f"{where}: there is no profile '{name}'; there are: {', '.join(profiles)}.")
@@ -183,18 +182,19 @@ def _check_against_profiles(check: Check, profiles: dict[str, Profile], where: s
             if experiment not in profiles[name].plans:
                 problems.add(f"{where}: profile '{name}' has no experiment '{experiment}'.")
                 continue
-            plan = profiles[name].plans[experiment]
+            plan, here = profiles[name].plans[experiment], f"{where}, profile '{name}'"
             for key in check.varying:
                 with problems.noted():
-                    _check_condition(key, plan, f"{where}, profile '{name}'")
+                    _check_varies(key, plan, here)
+                    if key in check.conditions:
+                        _check_condition(key, plan, here)
             for chosen in check.filters:
                 with problems.noted():
-                    _check_filter(chosen, plan, f"{where}, profile '{name}'")
+                    _check_filter(chosen, plan, here)
 
 
 def _check_condition(key: str, plan: Plan, where: str) -> None:
-    """A condition must vary in the plan; its values become part of the names of numbers."""
-    _check_varies(key, plan, where)
+    """The values of a condition become part of the names of numbers."""
     for text in sorted({format_value(setting(cell, key)) for cell in plan.cells}):
         unlike = UNLIKE_NAME.search(f"{key}={text}")
         if unlike:

@@ -61,7 +61,8 @@ def judge_threshold(check: ThresholdCheck, settings: dict[str, Any], rows: pd.Da
     elif state == UNDECIDED:
         reason += f"; the interval contains {check.threshold:g}"
     if state == UNDECIDED and not _wild(array):
-        reason += f"; {_seeds_for_mean(array, check.threshold, cells)}"
+        above = array - check.threshold if side == "above" else check.threshold - array
+        reason += f"; {_seeds_for_mean(array, above, check.threshold, cells)}"
     return Cell(settings, state, estimate, reason, seeds=seeds_text(values.index))
 
 
@@ -156,13 +157,13 @@ def _yes_or_no(array: np.ndarray) -> bool:
     return len(array) > 0 and set(np.unique(array)) <= {0.0, 1.0}
 
 
-def _seeds_for_mean(array: np.ndarray, threshold: float, cells: int) -> str:
+def _seeds_for_mean(array: np.ndarray, gains: np.ndarray, threshold: float, cells: int) -> str:
     if not len(array):
         return "no number of seeds follows from none"
     if _yes_or_no(array):
         level = corrected_level(LEVEL, cells)
         return seeds_sentence(groups_for_share(array.sum(), len(array), threshold, level, unit="seeds"))
-    return seeds_sentence(seeds_for_direction(array - threshold, 0.0, cells=cells))
+    return seeds_sentence(seeds_for_direction(gains, 0.0, cells=cells))
 
 
 def _no_spread(values: np.ndarray) -> str:

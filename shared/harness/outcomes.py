@@ -8,17 +8,19 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from shared.harness.answers import Answer, answer
 from shared.harness.checks import Check, ExactCheck
 from shared.harness.claims import Claim
+from shared.harness.criteria import WORDS, criterion_newer
 from shared.harness.entries import HERE, PUBLISHED
 from shared.harness.jobs import write_atomic
 from shared.harness.measurements import MEASUREMENTS, TIMINGS, load_measurements
 from shared.harness.papers import Paper
+from shared.harness.runs import read_record
 from shared.harness.verdicts import HOLDS, NOT_RUN, VERDICTS, Verdict, command_for, evaluate
 from shared.statistics.estimates import Estimate
 
@@ -86,6 +88,11 @@ class CheckLine:
         return text
 
     @property
+    def newer(self) -> str:
+        """That the criterion is newer than the measurements, in words; empty if it is not, or nobody knows."""
+        return WORDS.get(self.criterion_newer, "")
+
+    @property
     def paper(self) -> str:
         """The number that the paper prints, if it prints one."""
         return "" if self.check.paper_value is None else number(self.check.paper_value)
@@ -106,7 +113,12 @@ def evaluate_profile(paper: Paper, profile: str, directory: Path) -> list[Verdic
     measurements = load_measurements(directory / MEASUREMENTS)
     has_timings = (directory / TIMINGS).exists()
     timings = load_measurements(directory / TIMINGS) if has_timings else measurements.iloc[:0]
-    return [evaluate(check, paper.slug, profile, measurements, timings) for check in paper.checks]
+    record = read_record(directory)
+    verdicts = [evaluate(check, paper.slug, profile, measurements, timings) for check in paper.checks]
+    return [
+        replace(verdict, criterion_newer=criterion_newer(verdict.check, record)) if verdict.cells else verdict
+        for verdict in verdicts
+    ]
 
 
 def write_verdicts(paper: Paper, verdicts: Sequence[Verdict], directory: Path) -> None:

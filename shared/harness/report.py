@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from shared.errors import ReplicationError
+from shared.harness.calibration_table import calibration_blocks
 from shared.harness.claim_tables import claims_blocks, claims_table, counts_line
 from shared.harness.claims import PAPER, UNLIKE_NAME
 from shared.harness.jobs import write_atomic
@@ -36,6 +37,15 @@ SMOKE = "smoke"
 PREFERENCE = ("full", "quick", "gpu", "paper")  # whose verdict on a check the read-me files show
 NUMBER_COLUMNS = ["id", "value", "low", "high", "n", "seeds", "metric", "command", "commit", "unit", "definition"]
 WON = "seeds on which the side called better is better, as a share of the seeds that are not tied"
+
+LEGEND = (
+    "Verdicts: **reproduced**; **reproduced under conditions** (it holds for some settings, which are named); **not "
+    "reproduced**; **equivalent** (the whole interval lies inside the margin, the smallest effect that matters: a "
+    "claim that there is an effect is then not reproduced); **inconclusive** (the interval does not decide; the reason "
+    "says how many seeds would, or that no number would); **not run** (why, and the command). Where a criterion was "
+    "written after the measurements that it judges, the check says so. Measurements made before runs kept a record of "
+    "their criteria cannot show that a criterion is older: `criterion_newer` in verdicts.csv is then *not recorded*."
+)
 
 LATEX_LOOKUP = r"""% Generated. \replicationnumber{id} prints value and interval, \replicationvalue{id} the value alone.
 \newcommand{\replicationlookup}[2]{%
@@ -183,6 +193,7 @@ def _report(papers: Sequence[Paper], found: dict[str, list[ProfileResults]], res
             "seeds; for a check of kind *interval* they are the central 95 % of the means that a study of the paper's "
             "size would report. What did not hold is listed like what did."
         ),
+        Paragraph(LEGEND),
     ]
     for paper in papers:
         title = paper.facts.title + (f" (arXiv:{paper.facts.arxiv})" if paper.facts.arxiv else "")
@@ -191,7 +202,7 @@ def _report(papers: Sequence[Paper], found: dict[str, list[ProfileResults]], res
             blocks.append(Paragraph(f"No results yet: `make replicate-{paper.slug}`."))
         for one in reversed(found[paper.slug]):
             blocks += _profile_blocks(one, results)
-    return blocks
+    return [*blocks, *calibration_blocks(results)]
 
 
 def _profile_blocks(one: ProfileResults, results: Path) -> list[Block]:

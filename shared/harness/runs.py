@@ -23,6 +23,7 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 
 from shared.errors import ReplicationError
+from shared.harness.criteria import keep_criteria, read_kept
 from shared.harness.jobs import Experiment, Job, JobContext, Origin, Row, read_job, write_atomic
 from shared.harness.measurements import MEASUREMENTS, TIMINGS, tidy, with_kept_rows, write_measurements
 from shared.harness.paper_checks import definition_problems
@@ -101,6 +102,8 @@ def run_profile(paper: Paper, name: str, results: Path, root: Path, console: Con
         _check(paper, name, pending)
         _announce(paper, profile, jobs, pending, console)
         started = _now()
+        finished = {name: len(jobs[name]) - len(to_do) for name, to_do in pending.items() if to_do}
+        keep_criteria(paper.checks, name, directory / "jobs", finished, started)
         failures = _execute(paper, selected, jobs, pending, directory, source, console, options)
         everything = {**profile.plans, **selected.plans}
         _write_patch(directory, git.diff)
@@ -195,6 +198,7 @@ def _assemble(
     finished: list[tuple[Job, dict[str, Any]]] = []
     experiments, kept = {}, []
     earlier = read_record(directory).get("experiments", {})
+    criteria = read_kept(directory / "jobs")
     for plan in profile.plans.values():
         jobs = jobs_of(plan, paper.experiment(plan.experiment))
         contents = [(job, _read(directory, job)) for job in jobs]
@@ -209,6 +213,8 @@ def _assemble(
         experiments[plan.experiment] = _experiment_record(
             plan, len(jobs), [content for _, content in own], source, paper.experiment(plan.experiment)
         )
+        if plan.experiment in criteria:
+            experiments[plan.experiment]["criteria"] = criteria[plan.experiment]
     for frame, name in zip(tidy(finished), (MEASUREMENTS, TIMINGS), strict=True):
         write_measurements(with_kept_rows(frame, directory / name, kept, list(experiments)), directory / name)
     if kept:

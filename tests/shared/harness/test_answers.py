@@ -8,15 +8,25 @@ from typing import Any
 
 import pytest
 
-from shared.harness.answers import answer, combined
-from shared.harness.verdicts import CONDITIONAL, INCONCLUSIVE, NOT_REPRODUCED, NOT_RUN, REPRODUCED, VERDICTS
+from shared.harness.answers import NO_EFFECT, answer, combined
+from shared.harness.verdicts import (
+    CONDITIONAL,
+    EQUIVALENT,
+    INCONCLUSIVE,
+    NOT_REPRODUCED,
+    NOT_RUN,
+    REPRODUCED,
+    VERDICTS,
+)
 
-RUN = [verdict for verdict in VERDICTS if verdict != NOT_RUN]
+RUN = [verdict for verdict in VERDICTS if verdict not in (NOT_RUN, EQUIVALENT)]
 
 
-def line(verdict: str, reason: str = "r", statement: str = "S.") -> Any:
+def line(verdict: str, reason: str = "r", statement: str = "S.", newer: str = "") -> Any:
     check = SimpleNamespace(statement=statement)
-    return SimpleNamespace(verdict=verdict, reason=reason, command="make it", ours="1 (u)", conditions="", check=check)
+    return SimpleNamespace(
+        verdict=verdict, reason=reason, command="make it", ours="1 (u)", conditions="", check=check, newer=newer
+    )
 
 
 @pytest.mark.parametrize(
@@ -48,6 +58,32 @@ def test_every_rule_agrees_on_one_check_and_does_not_depend_on_the_order(rule: s
         assert combined([verdict], rule) == verdict
     for verdicts in itertools.product(RUN, repeat=3):
         assert len({combined(list(order), rule) for order in itertools.permutations(verdicts)}) == 1
+
+
+@pytest.mark.parametrize("rule", ["all", "both", "any"])
+def test_no_effect_that_matters_counts_against_a_claim_like_a_reversal(rule: str) -> None:
+    for verdicts in map(list, itertools.product([*RUN, EQUIVALENT], repeat=3)):
+        reversed_ = [NOT_REPRODUCED if verdict == EQUIVALENT else verdict for verdict in verdicts]
+        assert combined(verdicts, rule) == combined(reversed_, rule)
+
+
+def test_the_answer_tells_no_effect_from_a_reversal() -> None:
+    none = answer([line(EQUIVALENT), line(INCONCLUSIVE)], "all")
+    reversal = answer([line(EQUIVALENT), line(NOT_REPRODUCED)], "all")
+    assert none is not None and reversal is not None and none.verdict == reversal.verdict == NOT_REPRODUCED
+    assert NO_EFFECT in none.text and NO_EFFECT not in reversal.text
+
+
+def test_the_answer_says_how_many_criteria_are_newer_than_their_measurements() -> None:
+    old, late = line(REPRODUCED), line(REPRODUCED, newer="criterion written later")
+    for lines, text in (
+        ([late], "; criterion written later"),
+        ([old, late, late], "; 2 with a criterion written later"),
+    ):
+        found = answer(lines, "all")
+        assert found is not None and found.text.endswith(text)
+    plain = answer([old, line(NOT_RUN, newer="criterion written later")], "all")
+    assert plain is not None and "written" not in plain.text
 
 
 def test_rules_are_ordered_by_how_much_they_ask() -> None:

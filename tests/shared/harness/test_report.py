@@ -40,7 +40,9 @@ def measure(toy: Path, results: Path, profile: str = "quick", shift: float = 1.0
     rows = [["draw", f"kind={kind}", seed, "", "residual", 0.0] for kind in "ab" for seed in range(3)]
     for lr, sign in ((0.5, 1), (1, -1)):
         for method in ("new", "old"):
-            values = np.random.default_rng(int(10 * lr)).normal(0, 0.1, 8) + sign * shift * (method == "new")
+            values = np.random.default_rng([int(10 * lr), ord(method[0])]).normal(0, 0.1, 8) + sign * shift * (
+                method == "new"
+            )
             rows += [["batch", f"lr={lr};method={method}", seed, 10, "score", v] for seed, v in enumerate(values)]
     pd.DataFrame(rows, columns=CSV_COLUMNS).to_csv(directory / MEASUREMENTS, index=False)
     (directory / "record.json").write_text(
@@ -131,7 +133,8 @@ def test_numbers_have_ids_intervals_seeds_command_and_commit(toy: Path, results:
     assert (line["unit"], line["definition"]) == ("points", "score, new minus old")
     assert line["command"] == "make replicate-toy-paper PROFILE=quick ONLY=batch"
     assert line["commit"] == "0123456789abcdef+"
-    assert numbers["toy-paper/direction[lr=1]:probability@quick"]["value"] == "0"
+    won = numbers["toy-paper/direction[lr=1]:won@quick"]
+    assert (won["value"], won["n"]) == ("0", "8") and float(won["high"]) < 0.5
     assert "toy-paper/identity@quick" in numbers
     assert not any("huge" in name for name in numbers)
 
@@ -144,7 +147,7 @@ def test_a_report_survives_a_round_trip_through_verdicts(toy: Path, results: Pat
     assert ((directory / "verdicts.csv").read_bytes(), (directory / "verdict_cells.csv").read_bytes()) == before
     lines = read_verdicts(paper, "quick", directory)
     assert [line.verdict for line in lines] == [verdict.verdict for verdict in verdicts]
-    assert lines[1].cells[0].probability is not None and lines[1].ours == "holds in 1 of 2 settings"
+    assert lines[1].cells[0].won == (8, 0, 0) and lines[1].ours == "holds in 1 of 2 settings"
 
 
 def test_a_claim_that_was_added_later_is_not_run(toy: Path, results: Path) -> None:

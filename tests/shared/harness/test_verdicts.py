@@ -14,6 +14,7 @@ from shared.harness.checks import CHECK, Check
 from shared.harness.measurements import CSV_COLUMNS
 from shared.harness.verdicts import (
     CONDITIONAL,
+    EQUIVALENT,
     FAILS,
     HOLDS,
     INCONCLUSIVE,
@@ -43,8 +44,10 @@ TEXT = {
 
 def check(kind: str, value: float | None = None, paper_seeds: int | None = None, **keys: Any) -> Check:
     """A check; `value` is the number that its kind compares with, `paper_seeds` is left out where it has no meaning."""
-    own = {"interval": {"paper_value": value, "paper_seeds": paper_seeds}, **dict.fromkeys(("direction", "exact", "equivalent", "non_inferior", "peak", "time"), {})}
-    return CHECK.validate_python({"id": "p/a", "kind": kind, **TEXT, **own.get(kind, {"threshold": value}), **keys})
+    own = {"interval": {"paper_value": value, "paper_seeds": paper_seeds}}
+    if kind in ("at_least", "at_most", "share"):
+        own[kind] = {"threshold": value}
+    return CHECK.validate_python({"id": "p/a", "kind": kind, **TEXT, **own.get(kind, {}), **keys})
 
 
 def frame(values: Iterable[float], metric: str = "m", step: float = math.nan, **settings: Any) -> pd.DataFrame:
@@ -114,18 +117,17 @@ def test_a_negative_control_must_fail_in_every_row(values: list[float], verdict:
 def test_thresholds(kind: str, mean: float, verdict: str) -> None:
     result = judge(check(kind, value=0.0), frame(normal(mean, 20)))
     assert result.verdict == verdict
-    assert ("more than 20 seeds" in result.reason) == (verdict == INCONCLUSIVE)
+    assert ("seeds would decide" in result.reason) == (verdict == INCONCLUSIVE)
     assert result.estimate.value == pytest.approx(mean) and result.estimate.low < mean < result.estimate.high
 
 
 @pytest.mark.parametrize("kind", ["at_least", "at_most", "interval"])
 def test_few_seeds_decide_nothing_and_the_reason_says_how_many_are_needed(kind: str) -> None:
     one = check(kind, value=0.0, paper_seeds=5)
-    result = judge(one, frame([9.0, 9.1, 9.2, 9.1]))
-    assert result.verdict == INCONCLUSIVE and "4 seeds; at least 5 are needed" in result.reason
-    assert (
-        judge(check(kind, value=0.0, paper_seeds=5, min_seeds=4), frame([9.0, 9.1, 9.2, 9.1])).verdict != INCONCLUSIVE
-    )
+    five = frame([9.0, 9.1, 9.2, 9.1, 9.0])
+    result = judge(one, five)
+    assert result.verdict == INCONCLUSIVE and "5 seeds; at least 6 are needed" in result.reason
+    assert judge(check(kind, value=0.0, paper_seeds=5, min_seeds=5), five).verdict != INCONCLUSIVE
 
 
 @pytest.mark.parametrize("kind", ["at_least", "at_most", "interval"])
@@ -197,7 +199,7 @@ def test_interval_between_the_ranges_with_and_without_our_own_uncertainty_is_ope
     values = normal(0.0, 6)
     inner = judge(check("interval", value=0.0, paper_seeds=5), frame(values)).estimate.high
     result = judge(check("interval", value=inner * 1.15, paper_seeds=5), frame(values))
-    assert result.verdict == INCONCLUSIVE and "more than 6 seeds" in result.reason
+    assert result.verdict == INCONCLUSIVE and "seeds would decide" in result.reason
     assert judge(check("interval", value=inner * 3, paper_seeds=5), frame(values)).verdict == NOT_REPRODUCED
 
 
@@ -214,7 +216,7 @@ def test_a_range_that_agrees_with_anything_proves_nothing() -> None:
     assert result.verdict == INCONCLUSIVE and "agrees with nearly anything" in result.reason
 
 
-# direction
+# direction: the other comparisons are in test_judging_comparisons.py
 
 
 def arms(better: np.ndarray, worse: np.ndarray, **settings: Any) -> list[pd.DataFrame]:
@@ -225,19 +227,20 @@ def direction(**keys: Any) -> Check:
     return check("direction", better={"method": "new"}, worse={"method": "old"}, **keys)
 
 
-@pytest.mark.parametrize("paired", [True, False])
 @pytest.mark.parametrize(("shift", "verdict"), [(2.0, REPRODUCED), (-2.0, NOT_REPRODUCED), (0.0, INCONCLUSIVE)])
-def test_direction(shift: float, verdict: str, paired: bool) -> None:
-    result = judge(direction(paired=paired), *arms(normal(shift, 20, 1), normal(0.0, 20, 2)))
+def test_direction(shift: float, verdict: str) -> None:
+    result = judge(direction(), *arms(normal(shift, 20, 1), normal(0.0, 20, 2)))
     assert result.verdict == verdict
     assert result.estimate.value == pytest.approx(shift, abs=1e-9)
-    assert "probability of improvement" in result.reason and "mean difference" in result.reason
-    assert result.cells[0].probability is not None and result.cells[0].seeds == "0-19"
+    assert result.cells[0].sign is not None and result.cells[0].sign.n == 20 and result.cells[0].seeds == "0-19"
+    assert ("seeds would decide" in result.reason) == (verdict == INCONCLUSIVE)
 
 
 def test_lower_can_be_better() -> None:
     data = arms(normal(-2.0, 20, 1), normal(0.0, 20, 2))
-    assert judge(direction(higher_is_better=False), *data).verdict == REPRODUCED
+    lower = judge(direction(higher_is_better=False), *data)
+    assert lower.verdict == REPRODUCED and lower.estimate.value == pytest.approx(-2.0)
+    assert lower.estimate.low < -2.0 < lower.estimate.high < 0
     assert judge(direction(), *data).verdict == NOT_REPRODUCED
 
 
@@ -246,10 +249,14 @@ def test_no_effect_is_reproduced_about_as_rarely_as_the_level_says() -> None:
     assert verdicts.count(REPRODUCED) <= 6 and verdicts.count(NOT_REPRODUCED) <= 6
 
 
-def test_five_wins_of_five_are_enough_only_from_the_stated_number_of_seeds() -> None:
-    assert judge(direction(), *arms(np.arange(4) + 9.0, np.arange(4.0))).verdict == INCONCLUSIVE
-    assert judge(direction(), *arms(np.arange(5) + 9.0, np.arange(5.0))).verdict == REPRODUCED
-    result = judge(direction(min_seeds=20), *arms(np.arange(19) + 30.0, np.arange(19.0)))
+def test_five_of_five_decide_nothing() -> None:
+    """Five seeds that all agree have an exact two-sided p of 0.0625."""
+    for seeds, verdict in ((5, INCONCLUSIVE), (6, REPRODUCED)):
+        worse = np.arange(float(seeds))
+        result = judge(direction(), *arms(worse + 9 + normal(0, seeds), worse))
+        assert result.verdict == verdict and result.cells[0].sign is not None
+        assert result.cells[0].sign.p_value == pytest.approx(2 * 0.5**seeds)
+    result = judge(direction(min_seeds=20), *arms(normal(30, 19), np.arange(19.0)))
     assert result.verdict == INCONCLUSIVE and "19 seeds; at least 20 are needed" in result.reason
 
 
@@ -274,8 +281,8 @@ def test_direction_with_a_value_that_is_no_number_is_open() -> None:
 def test_mean_and_majority_must_not_contradict_each_other() -> None:
     worse = np.zeros(200)
     better = np.where(np.arange(200) % 5 == 0, -100.0, 1.0) + normal(0, 200, spread=0.01)
-    result = judge(direction(), *arms(better, worse))
-    assert result.verdict == INCONCLUSIVE and "the mean says the other" in result.reason
+    assert judge(direction(), *arms(better, worse)).verdict == INCONCLUSIVE
+    assert judge(direction(), *arms(-np.abs(better), worse)).verdict == NOT_REPRODUCED
 
 
 def test_identical_sides_are_open() -> None:
@@ -324,13 +331,29 @@ def test_conditions_are_compressed() -> None:
 
 
 def test_among_many_cells_luck_is_not_a_condition() -> None:
-    luck = np.where(np.arange(30) < 22, 1.0, -1.0)  # alone: Wilson's interval is above one half
+    luck = normal(0.45, 30)  # alone its interval lies above zero
     assert judge(direction(), *arms(luck, np.zeros(30))).verdict == REPRODUCED
     rows = arms(luck, np.zeros(30), lr=0)
     for lr in range(1, 20):
         rows += arms(normal(0, 30, lr), normal(0, 30, 100 + lr), lr=lr)
-    result = judge(direction(conditions=("lr",)), *rows)
-    assert result.verdict == INCONCLUSIVE
+    assert judge(direction(conditions=("lr",)), *rows).verdict == INCONCLUSIVE
+
+
+def test_four_cells_need_eight_seeds() -> None:
+    for seeds, verdict in ((7, INCONCLUSIVE), (8, REPRODUCED)):
+        rows = [part for lr in range(4) for part in arms(normal(9, seeds, lr), np.zeros(seeds), lr=lr)]
+        assert judge(direction(conditions=("lr",)), *rows).verdict == verdict
+
+
+def test_a_check_is_equivalent_only_if_every_cell_is() -> None:
+    def over(*shifts: float) -> Verdict:
+        rows = [part for lr, x in enumerate(shifts) for part in arms(normal(x, 30, lr), np.zeros(30), lr=lr)]
+        return judge(direction(margin=1.0, conditions=("lr",)), *rows)
+
+    assert over(0.0, 0.1).verdict == EQUIVALENT
+    assert over(0.0, 1.0).verdict == INCONCLUSIVE
+    assert over(0.0, 3.0).verdict == CONDITIONAL and "equivalent for lr 0" in over(0.0, 3.0).conditions
+    assert over(0.0, -3.0).verdict == NOT_REPRODUCED
 
 
 def test_many_cells_do_not_make_an_interval_check_easier() -> None:
@@ -376,10 +399,9 @@ def test_the_same_measurements_give_the_same_verdict(kind: str) -> None:
 
 def test_a_direction_may_ask_for_a_multiple() -> None:
     """Fewer steps than GRPO is one thing, under half of them another."""
-    steps = [frame([6.0, 7, 8, 6, 7, 8], method="new"), frame([10.0, 11, 12, 10, 11, 12], method="old")]
-    sides = {"better": {"method": "new"}, "worse": {"method": "old"}, "higher_is_better": False}
-    assert judge(check("direction", **sides), *steps).verdict == REPRODUCED
-    assert judge(check("direction", **sides, worse_factor=0.5), *steps).verdict == NOT_REPRODUCED
+    steps = arms(normal(7.0, 12, 1), normal(11.0, 12, 2))
+    assert judge(direction(higher_is_better=False), *steps).verdict == REPRODUCED
+    assert judge(direction(higher_is_better=False, worse_factor=0.5), *steps).verdict == NOT_REPRODUCED
 
 
 def test_an_interval_is_compared_to_the_decimals_that_are_printed() -> None:
