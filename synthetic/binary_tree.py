@@ -9,8 +9,9 @@ group is drawn as the counts of its completions per leaf, since neither method's
 Departures from the paper, which trains GPT-2-small restricted to two tokens:
 
 * The policy is a table, so nodes share no parameters.
-* Learning rate, optimizer, KL and whether the target is redrawn per seed are not stated there; here they are arguments.
-  With a table that starts symmetric (all logits 0) every target has the same law, so redrawing it changes nothing.
+* The paper's learning rate, 1e-5, is GPT-2's and means nothing to a table; optimizer, KL and whether the target is
+  redrawn per seed are not stated. Here all four are arguments. With a table that starts symmetric (all logits 0) every
+  target has the same law, so redrawing it changes nothing.
 
 Shape legend: S seeds, N = 2**depth - 1 inner nodes, L = 2**depth leaves, G completions in a group.
 """
@@ -25,6 +26,7 @@ from functools import partial
 import numpy as np
 
 from synthetic.tree_policy import (
+    DIVISORS,
     column_norms,
     draw_leaf_counts,
     group_advantages,
@@ -34,7 +36,7 @@ from synthetic.tree_policy import (
     sum_rows,
 )
 
-METHODS = ("grpo", "lambda-grpo", "lambda-grpo-matched", "grpo-matched")
+METHODS = (*DIVISORS, "lambda-grpo-matched", "grpo-matched")
 OPTIMIZERS = ("sgd", "adam")
 
 # First words of the seed sequences: sampling and the choice of target never share a stream.
@@ -126,6 +128,15 @@ class TabularResult:
     silent: np.ndarray
     logits: np.ndarray
 
+    def steps_to(self, level: float) -> tuple[np.ndarray, np.ndarray]:
+        """Steps until the target's probability first reaches `level`, and whether it never did: shape (S,) each.
+
+        A run that never did has the number of all steps, and is censored there.
+        """
+        reached = self.target_probability >= level
+        censored = ~reached.any(axis=0)
+        return np.where(censored, len(reached), reached.argmax(axis=0)), censored
+
     def target_frequency(self, last: int = 50) -> np.ndarray:
         """Mean exact target probability over the last steps, the metric of Table 1: shape (S,)."""
         steps = len(self.target_probability)
@@ -160,13 +171,16 @@ def run_tabular(
     Methods:
         grpo: token-level loss, advantages (r - mean) / (std + eps).
         lambda-grpo: each token's term divided by its process set's size.
+        halving-depth: each token's term weighed by its depth alone, ..., 1/4, 1/2, 1.
+        mean-depth: lambda-GRPO's weights averaged within each group and depth: no process sets, the same depth.
         lambda-grpo-matched: lambda-GRPO's direction at GRPO's length; in every step and seed the gradient is rescaled
             to the norm of GRPO's gradient on the same sample. What still differs from grpo is due to direction.
         grpo-matched: GRPO's direction at lambda-GRPO's length; the same the other way round.
 
-    Under SGD, matching gradients matches step sizes. Adam divides by its running scale of the gradients, so it ignores
-    any constant factor with or without matching; there, matching only makes the gradients' sizes from step to step
-    follow the other method's, and grpo against lambda-grpo is already nearly a comparison at equal step size.
+    Under SGD, matching gradients matches step sizes. Adam divides by its running scale of each parameter's gradient.
+    In a table every node has a parameter of its own, and lambda-GRPO's factor is one per node (about 8, 4, 2, 1 by
+    depth): Adam removes most of it, with or without matching. A model whose nodes share parameters keeps the factor,
+    so that Adam on a table says nothing about Adam on a transformer.
 
     Args:
         tree: the environment.
@@ -270,11 +284,12 @@ def _method_gradient(
     reference_left: np.ndarray,
 ) -> np.ndarray:
     """Gradient of a method of METHODS (see `run_tabular`): (N, S)."""
-    weighted = method.startswith("lambda-grpo")
-    own = policy_gradient(left, counts, advantages, weighted, beta, reference_left)
-    if not method.endswith("-matched"):
+    name = method.removesuffix("-matched")
+    own = policy_gradient(left, counts, advantages, name, beta, reference_left)
+    if name == method:
         return own
-    other = policy_gradient(left, counts, advantages, not weighted, beta, reference_left)
+    opposite = "grpo" if name == "lambda-grpo" else "lambda-grpo"
+    other = policy_gradient(left, counts, advantages, opposite, beta, reference_left)
     own_norm = column_norms(own)
     return own * (column_norms(other) / np.where(own_norm > 0, own_norm, 1.0))
 

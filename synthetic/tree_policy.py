@@ -10,6 +10,8 @@ with x_L - x_R the logit here. A gradient step moves x_L by +lr * g and x_R by -
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 
@@ -76,22 +78,23 @@ def policy_gradient(
     left: np.ndarray,
     leaf_counts: np.ndarray,
     advantages: np.ndarray,
-    divide_by_process_set: bool = False,
+    weighting: str = "grpo",
     beta: float = 0.0,
     reference_left: np.ndarray | None = None,
 ) -> np.ndarray:
     """Gradient of the token-level objective with respect to the logits, from leaf counts alone: (N, S).
 
     L = 1 / (G * depth) * sum_i sum_t w(i,t) * (P(i,t) * a_i - beta * D(i,t)), with P = 1 in value (one update a batch),
-    D the k3 estimator, and w = 1 for GRPO or 1 / |lambda(i,t)| for lambda-GRPO, policy and KL term alike, the
-    normalizer unchanged. All tokens that lead to one node share their value of |lambda|, the node's count, so
-    summing a node's advantages gives GRPO's push on it and averaging them gives lambda-GRPO's.
+    D the k3 estimator, and w the weight of `weighting`, policy and KL term alike, the normalizer unchanged: 1 for
+    "grpo", 1 / |lambda(i,t)| for "lambda-grpo", and two controls that go by depth alone (see `DIVISORS`). All tokens
+    that lead to one node share their value of |lambda|, the node's count, so summing a node's advantages gives GRPO's
+    push on it and averaging them gives lambda-GRPO's.
 
     Args:
         left: probability of L at each inner node, (N, S).
         leaf_counts: completions per leaf, (L, S).
         advantages: advantage of a completion in each leaf, (L, S).
-        divide_by_process_set: False for GRPO, True for lambda-GRPO.
+        weighting: a key of `DIVISORS`.
         beta: KL coefficient.
         reference_left: the reference policy's probabilities, (N, S) or (N, 1); needed when beta is not 0.
     """
@@ -104,11 +107,46 @@ def policy_gradient(
         tiny = np.finfo(np.float64).tiny  # a token of probability 0 is never drawn: its count, so its term, is 0
         push[1::2] -= beta * counts[1::2] * (1.0 - reference_left / np.maximum(left, tiny))
         push[2::2] -= beta * counts[2::2] * (1.0 - (1.0 - reference_left) / np.maximum(right, tiny))
-    if divide_by_process_set:
-        push /= np.maximum(counts, 1.0)
+    divisors = DIVISORS[weighting]
+    if divisors is not None:
+        push /= divisors(counts)
     depth = len(leaf_counts).bit_length() - 1
     # d log pi(L) / d logit = 1 - p(L) and d log pi(R) / d logit = -p(L)
     return (push[1::2] * right - push[2::2] * left) / (counts[0] * depth)
+
+
+def process_set_divisors(counts_NLS: np.ndarray) -> np.ndarray:
+    """Number of completions that pass each node, 1 where none does: what lambda-GRPO divides by."""
+    return np.maximum(counts_NLS, 1.0)
+
+
+def halving_divisors(counts_NLS: np.ndarray) -> np.ndarray:
+    """..., 4, 2, 1 by the depth of the token that leads to a node, whatever the group: (N + L, 1)."""
+    return np.concatenate([np.full((2**level, 1), 2.0 ** (top - level)) for level, top in _levels(counts_NLS)])
+
+
+def mean_depth_divisors(counts_NLS: np.ndarray) -> np.ndarray:
+    """G over the number of nodes of a depth that some completion passes: lambda-GRPO's mean weight there, inverted."""
+    parts = []
+    for level, _ in _levels(counts_NLS):
+        nodes = counts_NLS[2**level - 1 : 2 ** (level + 1) - 1]
+        parts.append(np.repeat((counts_NLS[0] / sum_rows((nodes > 0).astype(np.float64)))[None], 2**level, axis=0))
+    return np.concatenate(parts)
+
+
+def _levels(counts_NLS: np.ndarray) -> list[tuple[int, int]]:
+    """(level, depth of the tree) of every level of nodes, root first."""
+    depth = (len(counts_NLS) + 1).bit_length() - 2
+    return [(level, depth) for level in range(depth + 1)]
+
+
+DIVISORS: dict[str, Callable[[np.ndarray], np.ndarray] | None] = {
+    "grpo": None,
+    "lambda-grpo": process_set_divisors,
+    "halving-depth": halving_divisors,
+    "mean-depth": mean_depth_divisors,
+}
+"""What the terms of a node's tokens are divided by, from the counts (N + L, S) of completions that pass each node."""
 
 
 def _heap_sums(leaf_values: np.ndarray) -> np.ndarray:

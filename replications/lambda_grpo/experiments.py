@@ -19,6 +19,11 @@ EXPERIMENTS: dict[str, Experiment] = {
         settings.TheoremSettings,
         version=2,
     ),
+    "flaw": Experiment(
+        _later("theorem", "flaw"),
+        "the flaw in both directions, on the paper's worked example and on two equally good prefixes",
+        settings.NoSettings,
+    ),
     "table1-tabular": Experiment(
         table1.table1_tabular,
         "Table 1 on a tabular policy, over optimizers and learning rates",
@@ -30,6 +35,40 @@ EXPERIMENTS: dict[str, Experiment] = {
         table1.table1_best,
         "Table 1 on a tabular policy, each method at its own best learning rate",
         settings.Table1BestSettings,
+        seeds_at_once=True,
+    ),
+    "tabular-speed": Experiment(
+        _later("tabular_speed", "tabular_speed"),
+        "steps to the target on a tabular policy, each method at its own fastest learning rate",
+        settings.TabularSpeedSettings,
+        seeds_at_once=True,
+    ),
+    "update-bias": Experiment(
+        _later("update_bias", "update_bias"),
+        "the mean update at a node whose completions are all worth the same, against its closed form",
+        settings.UpdateBiasSettings,
+    ),
+    "many-table1": Experiment(
+        _later("many_table1", "many_table1"),
+        "Table 1 with a small transformer, all seeds at once",
+        settings.ManyTable1Settings,
+        seeds_at_once=True,
+    ),
+    "many-table1-leaning": Experiment(
+        _later("many_table1", "many_table1"),
+        "the same from a policy that leans to one side, where process sets do not follow depth",
+        settings.ManyTable1Settings,
+        seeds_at_once=True,
+    ),
+    "many-table1-trl": Experiment(
+        _later("many_table1", "many_table1_trl"),
+        "some seeds of many-table1 through TRL, from the same weights",
+        settings.ManyTable1TrlSettings,
+    ),
+    "many-sums": Experiment(
+        _later("many_sums", "many_sums"),
+        "steps to a common solve rate on running sums modulo 10, all seeds at once",
+        settings.ManySumsSettings,
         seeds_at_once=True,
     ),
     "table1-lm": Experiment(
@@ -51,6 +90,11 @@ EXPERIMENTS: dict[str, Experiment] = {
         settings.OverheadSettings,
         version=2,
     ),
+    "weights-cost": Experiment(
+        _later("weights_cost", "weights_cost"),
+        "seconds a token to compute the weights, without a model",
+        settings.WeightsCostSettings,
+    ),
     "table2": Experiment(
         _later("table2", "table2"),
         "the paper's downstream accuracies: its models, data and benchmarks",
@@ -60,5 +104,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         table2_intervals.table2_intervals,
         "how many differences of Table 2 exceed their stated intervals",
         settings.NoSettings,
+        version=2,
     ),
 }

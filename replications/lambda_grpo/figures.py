@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from replications.lambda_grpo.arm_figures import prefix, process_sets, speed, sums, table1_lm
 from replications.lambda_grpo.table1_figures import (
     METHOD_COLORS,
     METHOD_LABELS,
@@ -16,10 +17,14 @@ from replications.lambda_grpo.table1_figures import (
     table1_paper,
 )
 from replications.lambda_grpo.table2_intervals import DIGIT, Z95, pairs, read_table
-from shared.harness.plots import COLORS, line_with_interval, panels, paper_mark, points_with_interval
+from shared.harness.plots import COLORS, line_with_interval, panels, points_with_interval
 from shared.statistics.estimates import Estimate, mean_interval
 
-MODEL_LABELS = {"random-small": "small transformer, random", "embedded": "SmolLM2-135M, pretrained"}
+PAPER_OVERLAP = {
+    6: {"path_depth": (1.0, 3.3), "intermediate_proportion": (0.0, 0.8), "flat_share": (None, 6688 / 6700)},
+    36: {"path_depth": (3.0, 11.0), "intermediate_proportion": (0.0, 0.8), "flat_share": (None, 1.0)},
+}
+"""The paper's values at the beginning and at the end of its runs, by group size; about, where read off a figure."""
 
 
 def overlap(frame: pd.DataFrame) -> Figure | None:
@@ -41,17 +46,23 @@ def overlap(frame: pd.DataFrame) -> Figure | None:
             axis.plot(curve.index, curve.mean(axis=1), color=color, label=f"G = {size:g}")
         axis.set_title(title, loc="left")
         axis.set_xlabel("step")
-    for size, share in ((6, 6688 / 6700), (36, 1.0)):
-        if size in set(rows["group_size"]):
-            last = rows["step"].max() * (1.02 if size == 6 else 1.06)
-            paper_mark(axes[0, 2], float(last), share, label="paper, 1.5B model on OpenRS")
+    sizes = sorted(size for size in PAPER_OVERLAP if size in set(rows["group_size"]))
+    colors = dict(zip(sorted(rows["group_size"].unique()), COLORS, strict=False))
+    first, last = float(rows["step"].min()), float(rows["step"].max())
+    for axis, metric in zip(axes[0], titles, strict=True):
+        for place, size in enumerate(sizes):
+            away = (0.02 + 0.05 * place) * (last - first)
+            for x, y in zip((first - away, last + away), PAPER_OVERLAP[size][metric], strict=True):
+                if y is not None:
+                    axis.plot(x, y, "D", markersize=5, markerfacecolor="white", markeredgecolor=colors[size])
+        axis.plot([], [], "D", markerfacecolor="white", markeredgecolor="#666666", label="paper: begin, end")
     axes[0, 0].legend()
-    axes[0, 2].legend(loc="lower left")
+    axes[0, 2].set_ylim(top=1.05)
     return figure
 
 
 def training(frame: pd.DataFrame) -> Figure | None:
-    """Validation accuracy over steps for both methods, seeds thin, means with 95 % intervals; and steps to the peak."""
+    """Validation accuracy over steps, seeds thin, means with 95 % intervals; its mean over the run; entropy."""
     rows = frame[frame["experiment"] == "training"]
     curves = rows[rows["metric"] == "validation_accuracy"]
     if curves.empty:
@@ -66,45 +77,20 @@ def training(frame: pd.DataFrame) -> Figure | None:
         line_with_interval(axes[0, 0], own.index, _over_seeds(own), f"{label} ({own.shape[1]} seeds)", color)
         entropy = rows[(rows["metric"] == "entropy") & (rows["method"] == method)]
         entropy = entropy.pivot(index="step", columns="seed", values="value")
-        line_with_interval(axes[0, 2], entropy.index, _over_seeds(entropy), label, color)
-        steps = rows[(rows["metric"] == "steps_to_peak") & (rows["method"] == method)]["value"].to_numpy()
-        jitter = np.linspace(-0.1, 0.1, len(steps))
-        axes[0, 1].plot(position + jitter, steps, "o", color=color, alpha=0.5, markersize=4)
-        points_with_interval(axes[0, 1], [position], [mean_interval(steps)], color="black", marker="_")
+        band = _over_seeds(entropy)
+        line_with_interval(axes[0, 2], entropy.index, band._replace(low=np.maximum(band.low, 0)), label, color)
+        means = rows[(rows["metric"] == "mean_accuracy") & (rows["method"] == method)]["value"].to_numpy()
+        jitter = np.linspace(-0.1, 0.1, len(means))
+        axes[0, 1].plot(position + jitter, means, "o", color=color, alpha=0.5, markersize=4)
+        points_with_interval(axes[0, 1], [position], [mean_interval(means)], color="black", marker="_")
     axes[0, 0].set_title("accuracy on held-out sums", loc="left")
     axes[0, 0].set_xlabel("step")
     axes[0, 0].legend(loc="lower right")
-    axes[0, 1].set_title("steps to peak accuracy", loc="left")
+    axes[0, 1].set_title("accuracy, mean over the run", loc="left")
     axes[0, 1].set_xticks(range(len(METHOD_LABELS)), METHOD_LABELS.values())
     axes[0, 1].set_xlim(-0.5, 1.5)
     axes[0, 2].set_title("entropy per token (nats)", loc="left")
     axes[0, 2].set_xlabel("step")
-    return figure
-
-
-def table1_lm(frame: pd.DataFrame) -> Figure | None:
-    """Probability of the target over training with a transformer: a panel per row of Table 1 and model."""
-    rows = frame[(frame["experiment"] == "table1-lm") & (frame["metric"] == "target_probability")]
-    if rows.empty:
-        return None
-    cells = list(rows.groupby(["model", "lr", "n", "r_neg"], sort=True))
-    columns = min(4, len(cells))
-    figure, axes = panels(-(-len(cells) // columns), columns, width=2.8, height=2.4, sharey=True)
-    for axis in axes.flat[len(cells) :]:
-        axis.remove()
-    for axis, ((model, lr, n, r_neg), cell) in zip(axes.flat, cells, strict=False):
-        for method, label in METHOD_LABELS.items():
-            own = cell[cell["method"] == method].pivot(index="step", columns="seed", values="value")
-            if own.empty:
-                continue
-            axis.plot(own.index, own, color=METHOD_COLORS[method], alpha=0.3, linewidth=0.7)
-            axis.plot(own.index, own.mean(axis=1), color=METHOD_COLORS[method], label=label)
-        axis.set_title(f"{MODEL_LABELS.get(model, model)}\nn = {n:g}, r_neg = {r_neg:g}, lr = {lr:g}", loc="left")
-        axis.set_xlabel("step")
-        axis.set_ylim(-0.03, 1.03)
-    for axis in axes[:, 0]:
-        axis.set_ylabel("target probability")
-    axes[0, 0].legend(loc="upper left")
     return figure
 
 
@@ -147,7 +133,7 @@ def table2_intervals(frame: pd.DataFrame) -> Figure | None:
     if frame[frame["experiment"] == "table2-intervals"].empty:
         return None
     comparisons = list(pairs(read_table()))
-    figure, axes = panels(1, 1, width=8.0, height=3.2)
+    figure, axes = panels(1, 1, width=9.0, height=3.4)
     axis = axes[0, 0]
     benchmarks = list(dict.fromkeys(pair.ours.benchmark for pair in comparisons))
     for color, benchmark in zip(COLORS, benchmarks, strict=False):
@@ -163,10 +149,10 @@ def table2_intervals(frame: pd.DataFrame) -> Figure | None:
     width = len(benchmarks)
     axis.set_xticks(
         [width * i + (width - 1) / 2 for i in range(len(settings))],
-        [f"{model.split('/')[-1]}\nβ = {beta}" for model, beta in settings],
+        [f"{model.split('/')[-1].removeprefix('DeepSeek-R1-')}\nβ = {beta:g}" for model, beta in settings],
     )
     axis.set_title("printed accuracies: λ-GRPO minus GRPO, one training run each", loc="left")
-    axis.legend(ncols=len(benchmarks), loc="upper center", bbox_to_anchor=(0.5, -0.18))
+    figure.legend(*axis.get_legend_handles_labels(), ncols=len(benchmarks), loc="outside lower center")
     return figure
 
 
@@ -181,6 +167,10 @@ FIGURES: dict[str, Callable[[pd.DataFrame], Figure | None]] = {
     "table1_paper": table1_paper,
     "table1_matched": table1_matched,
     "table1_lm": table1_lm,
+    "process_sets": process_sets,
+    "prefix": prefix,
+    "speed": speed,
+    "sums": sums,
     "overlap": overlap,
     "training": training,
     "table2_intervals": table2_intervals,

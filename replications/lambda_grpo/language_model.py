@@ -18,6 +18,7 @@ from replications.lambda_grpo.settings import (
 from shared.harness.jobs import JobContext, Row, row
 from shared.models import catalog
 from shared.tasks import load_task
+from shared.tasks.math import SYSTEM_MESSAGE
 from shared.training.comparison import accuracies, run_method
 from shared.training.group_log import read_group_log
 from shared.training.run import passes, run_training
@@ -172,7 +173,9 @@ def _data(settings: Data, seed: int) -> tuple[Dataset, Dataset, list[Any]]:
             "math",
             dataset=settings.dataset,
             validation=settings.validation,
+            validation_size=settings.validation_size,
             ungradable="drop",
+            system_message=settings.system_message or SYSTEM_MESSAGE,
             seed=seed,
         )
     else:

@@ -7,11 +7,10 @@ otherwise ("right"), or that of the paper's synthetic tree ("trap").
 
 from __future__ import annotations
 
-from typing import Any
-
-from replications.lambda_grpo.many_table1 import objective
+from replications.lambda_grpo.many_table1 import arm
 from replications.lambda_grpo.settings import ManySumsSettings
 from shared.harness.jobs import JobContext, Row, row
+from shared.training.many_runs import Objective
 from synthetic.digit_runs import run_sums
 from synthetic.digit_sums import Reward
 
@@ -19,14 +18,16 @@ from synthetic.digit_sums import Reward
 def many_sums(settings: ManySumsSettings, seeds: range, context: JobContext) -> list[Row]:
     """A reward, a group size, a method and a learning rate: every seed's transformer at once.
 
-    Returns per seed: `steps_to_threshold` (all steps where it is never reached) with `censored`, `start_rate`,
-    `final_rate`, `mean_rate` (over all looks after the first: the area under the curve), `silent_share`; with `curves`
-    `solve_rate` by step. Solve rates are exact, over held-out problems.
+    Returns per seed: `steps_to_threshold` (all steps where the solve rate `threshold` is never reached) with
+    `censored`, `start_rate`, `final_rate`, `mean_rate` (over all looks after the first: the area under the curve),
+    `silent_share`; with `curves` `solve_rate` by step. Solve rates are exact, over held-out problems.
+    Cost: `synthetic.digit_runs.run_sums`, and the teaching of each seed's start, once.
     """
+    trap = settings.reward == "trap"
     result = run_sums(
         _start(settings),
-        _reward(settings),
-        objective(settings, settings.terms),
+        Reward(settings.prefix_length, settings.r_neg, settings.other_reward) if trap else Reward(),
+        Objective(method=arm(settings.method, settings.terms), max_grad_norm=settings.max_grad_norm),
         settings.lr,
         seeds=seeds,
         prompts_per_step=settings.prompts_per_step,
@@ -51,7 +52,8 @@ def many_sums(settings: ManySumsSettings, seeds: range, context: JobContext) -> 
     return rows
 
 
-def _start(settings: ManySumsSettings) -> dict[str, Any]:
+def _start(settings: ManySumsSettings) -> dict[str, float]:
+    """What `synthetic.digit_sums.starts` knows a start by."""
     return {
         "terms": settings.terms,
         "width": settings.width,
@@ -64,12 +66,6 @@ def _start(settings: ManySumsSettings) -> dict[str, Any]:
         "pretrain_every": settings.pretrain_every,
         "pretrain_max_steps": settings.pretrain_max_steps,
     }
-
-
-def _reward(settings: ManySumsSettings) -> Reward:
-    if settings.reward == "right":
-        return Reward()
-    return Reward(settings.prefix_length, settings.r_neg, settings.other_reward)
 
 
 def _row(metric: str, value: float, seed: int, step: int | None = None) -> Row:

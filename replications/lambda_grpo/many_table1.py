@@ -10,18 +10,17 @@ nearly a function of depth; with `start_left` away from one half they are not.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from replications.lambda_grpo.settings import ManySettings, ManyTable1Settings, ManyTreeSettings
+from replications.lambda_grpo.settings import ManyTable1Settings, ManyTable1TrlSettings, TreeTransformerSettings
 from shared.errors import ReplicationError
 from shared.harness.jobs import JobContext, Row, row
 from shared.theory.depth_weights import depth_mean_weights, halving_weights
 from shared.training.many_runs import Objective
+from shared.training.settings import TrainingSettings
 from shared.training.token_weights import TokenWeight
 from synthetic.binary_tree import BinaryTree
-from synthetic.tree_transformers import run_transformers, seed_target, tree_models
+from synthetic.tree_transformers import TransformerResult, run_transformers, seed_target, tree_models
 
 DEPTH_ARMS = ("halving-depth", "mean-depth")
 
@@ -33,80 +32,57 @@ def many_table1(settings: ManyTable1Settings, seeds: range, context: JobContext)
     (whether it is above one half), `steps_to_half` (steps until the probability of the target is one half; all steps
     where it never is) with `censored`, `start_probability`; by step `target_probability` and `prefix_probability` (of
     the target's first n tokens). Raises ReplicationError for settings that cannot be run.
+    Cost: `synthetic.tree_transformers.run_transformers`.
     """
-    try:
-        result = run_transformers(
-            _tree(settings),
-            objective(settings, settings.depth),
-            settings.lr,
-            seeds=seeds,
-            group_size=settings.group_size,
-            steps=settings.steps,
-            target_rights=settings.target_rights,
-            progress=context.progress,
-            **_start(settings),
-        )
-        frequency = result.target_frequency(settings.last)
-    except ValueError as error:
-        raise ReplicationError(f"Table 1 with many transformers: {error}. Correct it in profiles.toml.") from error
-    steps, censored = result.steps_to(0.5)
-    columns = {
-        "target_frequency": frequency,
-        "success": frequency > 0.5,
-        "steps_to_half": steps,
-        "censored": censored,
-        "start_probability": result.target_probability[0],
-    }
-    rows = [_row(name, value, seed) for name, values in columns.items() for seed, value in zip(seeds, values)]
+    result = _simulated(settings, settings.method, seeds, context)
+    rows = [
+        _row(name, value, seed)
+        for name, values in _summary(result, settings.last).items()
+        for seed, value in zip(seeds, values, strict=True)
+    ]
     every = settings.curve_every
     for name in ("target_probability", "prefix_probability"):
         curve = getattr(result, name)
         for step in range(0, len(curve), every) if every else ():
-            rows += [_row(name, value, seed, step) for seed, value in zip(seeds, curve[step])]
+            rows += [_row(name, value, seed, step) for seed, value in zip(seeds, curve[step], strict=True)]
     return rows
 
 
-def many_table1_trl(settings: ManyTreeSettings, seed: int, context: JobContext) -> list[Row]:
-    """The run of a seed of `many_table1` through TRL: same weights at the start, same target, other random numbers.
+def many_table1_trl(settings: ManyTable1TrlSettings, seed: int, context: JobContext) -> list[Row]:
+    """The run of a seed through TRL and through the simulator: same start, same target, other random numbers.
 
-    Returns `target_frequency`, `success`, `steps_to_half`, `censored` and `start_probability` of the
-    seed. Raises ReplicationError for the arms by depth, which the trainer has no name for.
+    Returns `target_frequency`, `success`, `steps_to_half`, `censored` and `start_probability` of the run through TRL,
+    and `start_difference`, `frequency_difference` and `mean_difference`, which are TRL's minus the simulator's: of the
+    start, of the target frequency and of the mean probability of the target over all steps.
     """
     from shared.training.run import run_training
-    from shared.training.settings import TrainingSettings
     from synthetic.tree_task import leaf_probability, path_model, tree_dataset, tree_reward
 
-    if settings.method in DEPTH_ARMS:
-        raise ReplicationError(f"{settings.method} is no method of the trainer; run it with many-table1.")
-    tree = _tree(settings)
+    tree, steps = _tree(settings), settings.steps
     target = seed_target(tree, seed, settings.target_rights)
-    steps = settings.steps
     run = run_training(
-        TrainingSettings.of(
-            settings,
-            prompts_per_step=1,
-            max_new_tokens=tree.depth,
-            precision="float32",
-            trl={"epsilon": settings.epsilon},
-        ),
+        TrainingSettings.of(settings, prompts_per_step=1, max_new_tokens=tree.depth, precision="float32"),
         seed,
         tree_dataset(steps),
         tree_reward(tree, target),
         directory=context.directory,
-        model=tree_models([seed], **_start(settings)).export(0),
+        model=tree_models([seed], settings.start_left, settings.head_std, **_sizes(settings)).export(0),
         tokenizer=path_model("random-small")[1],
         observe=lambda policy, _: {"p": leaf_probability(policy, target, tree.depth)},
         observe_every=1,
         progress=context.progress,
     )
-    p = np.array([seen["p"] for step, seen in run.observations if step < steps])
-    frequency, reached = float(p[-settings.last :].mean()), p >= 0.5
+    p = np.array([seen["p"] for step, seen in run.observations if step < steps])[:, None]
+    nothing = np.zeros_like(p)
+    through_trl = TransformerResult(np.array([seed]), p, nothing, nothing, nothing)
+    simulated = _simulated(settings, settings.method, range(seed, seed + 1), context)
+    ours, theirs = (_summary(result, settings.last) for result in (through_trl, simulated))
+    mean = p.mean() - simulated.target_probability.mean()
     return [
-        row("target_frequency", frequency),
-        row("success", frequency > 0.5),
-        row("steps_to_half", int(reached.argmax()) if reached.any() else steps),
-        row("censored", not reached.any()),
-        row("start_probability", p[0]),
+        *(row(name, values[0]) for name, values in ours.items()),
+        row("start_difference", ours["start_probability"][0] - theirs["start_probability"][0]),
+        row("frequency_difference", ours["target_frequency"][0] - theirs["target_frequency"][0]),
+        row("mean_difference", mean),
     ]
 
 
@@ -117,25 +93,45 @@ def arm(method: str, depth: int) -> str | TokenWeight:
     return method
 
 
-def objective(settings: ManySettings, tokens: int) -> Objective:
-    """The objective of the settings, for completions of so many tokens."""
-    return Objective(
-        method=arm(settings.method, tokens),
-        loss_type=settings.loss_type,
-        scale_rewards=settings.scale_rewards,
-        temperature=settings.temperature,
-        epsilon=settings.epsilon,
-        beta=settings.beta,
-        num_iterations=settings.num_iterations,
-        max_grad_norm=settings.max_grad_norm,
-        optimizer=settings.optimizer,
+def _simulated(settings: TreeTransformerSettings, method: str, seeds: range, context: JobContext) -> TransformerResult:
+    objective = Objective(
+        method=arm(method, settings.depth), optimizer=settings.optimizer, max_grad_norm=settings.max_grad_norm
     )
+    if settings.last > settings.steps:
+        raise ReplicationError(f"last = {settings.last} is more than the {settings.steps} steps of the run.")
+    try:
+        return run_transformers(
+            _tree(settings),
+            objective,
+            settings.lr,
+            seeds=seeds,
+            group_size=settings.group_size,
+            steps=settings.steps,
+            start_left=settings.start_left,
+            head_std=settings.head_std,
+            target_rights=settings.target_rights,
+            progress=context.progress,
+            **_sizes(settings),
+        )
+    except ValueError as error:
+        raise ReplicationError(f"Table 1 with many transformers: {error}. Correct it in profiles.toml.") from error
 
 
-def _start(settings: ManyTreeSettings) -> dict[str, Any]:
+def _summary(result: TransformerResult, last: int) -> dict[str, np.ndarray]:
+    """What one number per seed says of a run, (S,) each."""
+    frequency = result.target_frequency(last)
+    steps, censored = result.steps_to(0.5)
     return {
-        "start_left": settings.start_left,
-        "head_std": settings.head_std,
+        "target_frequency": frequency,
+        "success": frequency > 0.5,
+        "steps_to_half": steps,
+        "censored": censored,
+        "start_probability": result.target_probability[0],
+    }
+
+
+def _sizes(settings: TreeTransformerSettings) -> dict[str, int]:
+    return {
         "width": settings.width,
         "layers": settings.layers,
         "heads": settings.heads,
@@ -143,7 +139,7 @@ def _start(settings: ManyTreeSettings) -> dict[str, Any]:
     }
 
 
-def _tree(settings: ManyTreeSettings) -> BinaryTree:
+def _tree(settings: TreeTransformerSettings) -> BinaryTree:
     return BinaryTree(settings.depth, settings.n, prefix_reward=settings.r_neg)
 
 

@@ -57,6 +57,98 @@ class Table1BestSettings(Table1Settings):
         return self
 
 
+class TabularSpeedSettings(Settings):
+    """`tabular-speed`: steps to the target on a tabular policy, each method at its own fastest learning rate."""
+
+    n: int = Field(ge=1, description="tokens of the target's prefix; other paths with it earn r_neg")
+    r_neg: float = Field(description="reward of a wrong path that shares the prefix, row of Table 1")
+    method: Literal["grpo", "lambda-grpo", "halving-depth", "mean-depth"] = Field(description="the update")
+    optimizer: Literal["sgd", "adam"] = Field(description="with PyTorch's update rule")
+    lrs: list[float] = Field(min_length=1, description="learning rates to choose from")
+    selection_seeds: int = Field(ge=1, description="seeds on which the rate is chosen")
+    threshold: float = Field(gt=0, lt=1, description="probability of the target that a run is to reach")
+    group_size: int = Field(ge=2, description="paths sampled a step, G")
+    steps: int = Field(ge=1, description="optimizer steps, at which a run is censored")
+    depth: int = Field(ge=2, description="of the tree")
+
+
+class UpdateBiasSettings(Settings):
+    """`update-bias`: the mean update at one node whose completions all have the same advantage."""
+
+    p_left: float = Field(gt=0, lt=1, description="probability of the node's left child")
+    advantage: float = Field(description="of every completion that passes the node")
+    method: Literal["grpo", "lambda-grpo"] = Field(description="the update")
+    group_size: int = Field(ge=2, description="completions that pass the node, G")
+    groups: int = Field(ge=2, description="groups drawn for a seed")
+
+
+class TreeTransformerSettings(Settings):
+    """A row of Table 1 for one method, on a small transformer a seed."""
+
+    n: int = Field(ge=1, description="tokens of the target's prefix; other paths with it earn r_neg")
+    r_neg: float = Field(description="reward of a wrong path that shares the prefix, row of Table 1")
+    lr: float = Field(gt=0, description="learning rate, constant")
+    steps: int = Field(ge=1, description="optimizer steps")
+    last: int = Field(ge=1, description="steps at the end over which the target's probability is averaged")
+    depth: int = Field(ge=2, description="of the tree")
+    group_size: int = Field(ge=2, description="paths sampled a step, G")
+    optimizer: Literal["adam", "sgd"] = Field("adam", description="AdamW without weight decay, or plain SGD")
+    max_grad_norm: float = Field(0.0, ge=0, description="norm at which a run's gradient is clipped; 0 does not clip")
+    start_left: float = Field(0.5, gt=0, lt=1, description="probability of token L at the start, where head_std is 0")
+    head_std: float = Field(0.0, ge=0, description="standard deviation of the head's weights at the start")
+    target_rights: int | None = Field(None, ge=0, description="tokens R on the target's path; None: any path")
+    width: int = Field(64, ge=2, description="of the transformer")
+    layers: int = Field(2, ge=1, description="of the transformer")
+    heads: int = Field(4, ge=1, description="of the transformer")
+    inner: int = Field(128, ge=1, description="width of its feed-forward layers")
+
+
+class ManyTable1Settings(TreeTransformerSettings):
+    """`many-table1`: all seeds of a cell at once."""
+
+    method: Literal["grpo", "lambda-grpo", "halving-depth", "mean-depth"] = Field(
+        description="the update; the last two weigh tokens by depth alone"
+    )
+    curve_every: int = Field(ge=0, description="steps between two rows of a curve; 0 for no curves")
+
+
+class ManyTable1TrlSettings(TreeTransformerSettings):
+    """`many-table1-trl`: the run of one seed through TRL, held against the simulator's."""
+
+    method: Literal["grpo", "lambda-grpo"] = Field(description="the update")
+
+
+class ManySumsSettings(Settings):
+    """`many-sums`: running sums modulo 10, one small transformer a seed, all seeds of a cell at once."""
+
+    method: Literal["grpo", "lambda-grpo", "halving-depth", "mean-depth"] = Field(
+        description="the update; the last two weigh tokens by depth alone"
+    )
+    reward: Literal["right", "trap"] = Field(description="1 for a right answer, or the synthetic tree's rewards")
+    prefix_length: int = Field(1, ge=1, description="trap: tokens of the right answer that a wrong one must share")
+    r_neg: float = Field(0.0, description="trap: reward of a wrong answer that shares them")
+    other_reward: float = Field(0.0, description="trap: reward of any other wrong answer")
+    lr: float = Field(gt=0, description="learning rate, constant")
+    steps: int = Field(ge=1, description="optimizer steps, at which a run is censored")
+    prompts_per_step: int = Field(ge=1, description="groups an optimizer step")
+    group_size: int = Field(ge=2, description="completions of a prompt, G")
+    look_every: int = Field(ge=1, description="steps from one look at the held-out problems to the next")
+    held_out: int = Field(ge=1, description="held-out problems")
+    threshold: float = Field(gt=0, lt=1, description="solve rate that a run is to reach")
+    curves: bool = Field(description="whether solve rates are given by step")
+    max_grad_norm: float = Field(1.0, ge=0, description="norm at which a run's gradient is clipped; 0 does not clip")
+    terms: int = Field(ge=1, description="digits that are summed, tokens of an answer")
+    width: int = Field(ge=2, description="of the transformer")
+    layers: int = Field(ge=1, description="of the transformer")
+    heads: int = Field(ge=1, description="of the transformer")
+    inner: int = Field(ge=1, description="width of its feed-forward layers")
+    start_rate: float = Field(gt=0, lt=1, description="solve rate up to which a model is taught before the run")
+    pretrain_lr: float = Field(gt=0, description="learning rate of the teaching")
+    pretrain_batch: int = Field(ge=1, description="problems a step of the teaching")
+    pretrain_every: int = Field(ge=1, description="steps of the teaching from one look at the solve rate to the next")
+    pretrain_max_steps: int = Field(ge=1, description="steps of the teaching at most")
+
+
 class Table1LanguageModelSettings(TrainingSettings):
     """`table1-lm`: one prompt a step, completions as long as the tree is deep, and no reference policy."""
 
@@ -73,12 +165,14 @@ class Data(TrainingSettings):
     """A training run with its prompts: addition, or mathematics where a `dataset` is set."""
 
     dataset: str | None = Field(None, description="hub id or file of mathematics problems")
-    validation: str | None = Field(None, description="benchmark, hub id or file of validation problems")
+    validation: str | None = Field(
+        None, description='benchmark, hub id or file of validation problems, or "held-out": of the dataset itself'
+    )
     low: int | None = Field(None, ge=0, description="addition: smallest operand")
     high: int | None = Field(None, ge=0, description="addition: largest operand")
     train_size: int | None = Field(None, ge=1, description="addition: problems to train on")
-    validation_size: int | None = Field(None, ge=1, description="addition: problems held out")
-    system_message: str | None = Field(None, description="addition: system message of the prompts")
+    validation_size: int | None = Field(None, ge=1, description="problems held out; mathematics: the first so many")
+    system_message: str | None = Field(None, description="of the prompts; mathematics has one of its own")
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -86,6 +180,10 @@ class Data(TrainingSettings):
         addition = {name: getattr(self, name) for name in ("low", "high", "train_size", "validation_size")}
         addition["system_message"] = self.system_message
         wanted, other = (mathematics, addition) if self.dataset is not None else (addition, mathematics)
+        if self.dataset is not None:
+            other = {
+                name: value for name, value in addition.items() if name not in ("validation_size", "system_message")
+            }
         missing = [name for name, value in wanted.items() if value is None]
         surplus = [name for name, value in other.items() if value is not None]
         if missing or surplus:
@@ -119,6 +217,7 @@ class Table2Settings(TrainingSettings, BenchmarkSettings):
 
     method: str = Field("grpo", description='as in any training run, or "base", which trains nothing')
     dataset: str = Field(description="hub id or file of the training problems")
+    system_message: str | None = Field(None, description="of the prompts; None: the task's own")
     processes: int = Field(ge=1, description="processes of `accelerate launch`, one a GPU")
 
     def check(self) -> None:
@@ -127,71 +226,13 @@ class Table2Settings(TrainingSettings, BenchmarkSettings):
             super().check()
 
 
-class ManySettings(Settings):
-    """Many small transformers at once, all seeds of a cell: the trainer's objective, and the sizes of a model."""
+class WeightsCostSettings(Settings):
+    """`weights-cost`: time to compute the weights, without a model."""
 
-    method: str = Field(description='token weight, or "halving-depth" and "mean-depth", weights by depth alone')
-    lr: float = Field(gt=0, description="learning rate")
-    loss_type: Literal["dapo", "bnpo", "grpo", "dr_grpo"] = Field("dapo", description="how terms are averaged")
-    scale_rewards: Literal["group", "none"] = Field("group", description="divisor of centered rewards")
-    temperature: float = Field(1.0, gt=0, description="sampling temperature")
-    epsilon: float = Field(0.2, gt=0, description="how far a ratio may leave 1 before it is clipped")
-    beta: float = Field(0.0, ge=0, description="coefficient of the KL term")
-    num_iterations: int = Field(1, ge=1, description="passes over a rollout")
-    max_grad_norm: float = Field(1.0, ge=0, description="norm at which a run's gradient is clipped; 0 does not clip")
-    optimizer: Literal["adam", "sgd"] = Field("adam", description="AdamW without weight decay, or plain SGD")
-    group_size: int = Field(ge=2, description="completions of a prompt, G")
-    steps: int = Field(ge=1, description="rollouts")
-    width: int = Field(64, ge=2, description="hidden units")
-    layers: int = Field(2, ge=1, description="layers")
-    heads: int = Field(4, ge=1, description="attention heads; twice their number divides the width")
-    inner: int = Field(128, ge=1, description="units of the inner layers")
-
-
-class ManyTreeSettings(ManySettings):
-    """`many-table1-trl`, and what `many-table1` shares with it: a row of Table 1."""
-
-    n: int = Field(ge=1, description="tokens of the target's prefix; other paths with it earn r_neg")
-    r_neg: float = Field(description="reward of a wrong path that shares the prefix, row of Table 1")
-    depth: int = Field(ge=2, description="of the tree")
-    last: int = Field(ge=1, description="steps at the end over which the target's probability is averaged")
-    start_left: float = Field(0.5, gt=0, lt=1, description="probability of L at every node before training")
-    head_std: float = Field(0.0, ge=0, description="scale of the head's random initial weights")
-    target_rights: int | None = Field(None, ge=0, description="targets have so many tokens R; None: any")
-
-
-class ManyTable1Settings(ManyTreeSettings):
-    """`many-table1`."""
-
-    curve_every: int = Field(ge=0, description="steps between two rows of a curve; 0 for no curves")
-
-
-class ManySumsSettings(ManySettings):
-    """`many-sums`: running sums modulo 10."""
-
-    terms: int = Field(ge=1, description="digits of an answer")
-    start_rate: float = Field(gt=0, lt=1, description="solve rate at which teaching ends")
-    pretrain_lr: float = Field(gt=0, description="learning rate of the teaching (Adam)")
-    pretrain_batch: int = Field(ge=1, description="problems a step of the teaching")
-    pretrain_every: int = Field(ge=1, description="steps of the teaching between two looks")
-    pretrain_max_steps: int = Field(ge=0, description="steps after which teaching counts as failed")
-    prompts_per_step: int = Field(ge=1, description="groups a rollout")
-    look_every: int = Field(ge=1, description="rollouts between two looks at the solve rate")
-    held_out: int = Field(ge=1, description="held-out problems")
-    threshold: float = Field(gt=0, lt=1, description="solve rate to reach")
-    curves: bool = Field(description="whether solve rates by step are kept")
-    reward: Literal["right", "trap"] = Field(description="1 for a right answer, or that of the paper's tree")
-    prefix_length: int | None = Field(None, ge=1, description="trap: tokens of the answer that a wrong one shares")
-    r_neg: float | None = Field(None, description="trap: reward of such an answer")
-    other_reward: float | None = Field(None, description="trap: reward of any other wrong answer")
-
-    @model_validator(mode="after")
-    def _the_trap_is_whole(self) -> Self:
-        given = {self.prefix_length is not None, self.r_neg is not None, self.other_reward is not None}
-        if given != {self.reward == "trap"}:
-            raise ValueError('prefix_length, r_neg and other_reward are set with reward = "trap", and only then')
-        return self
+    group_size: int = Field(ge=2, description="completions of a group, G")
+    tokens: int = Field(ge=8, description="tokens of a completion")
+    groups: int = Field(ge=1, description="groups that are timed")
 
 
 class NoSettings(Settings):
-    """`table2-intervals` counts what is printed; nothing about it can be set."""
+    """`flaw` and `table2-intervals` compute from what is printed; nothing about them can be set."""

@@ -24,13 +24,14 @@ METHOD_COLORS = {"grpo": COLORS[0], "lambda-grpo": COLORS[1]}
 METHOD_LABELS = {"grpo": "GRPO", "lambda-grpo": "λ-GRPO"}
 OPTIMIZER_LABELS = {"sgd": "SGD", "adam": "Adam"}
 DRAWS = 1_000
-RATES_SHOWN = 5  # learning rates per optimizer beside the paper's numbers
+MARGIN = 0.02  # smallest difference of target frequencies that matters, as in the checks
 
 
 def table1_map(frame: pd.DataFrame) -> Figure | None:
     """λ-GRPO minus GRPO in mean target frequency for each row of Table 1, optimizer and learning rate.
 
-    Above as a map (hatched: the 95 % interval of the paired difference contains 0), below as lines with that interval.
+    Above as a map (hatched: the 95 % interval of the paired difference contains 0, or the difference is too small to
+    matter), below as lines with that interval.
     """
     seeds = _paired_seeds(frame, ["grpo", "lambda-grpo"])
     if seeds is None:
@@ -42,21 +43,21 @@ def table1_map(frame: pd.DataFrame) -> Figure | None:
     for column, optimizer in enumerate(optimizers):
         cells = differences.loc[optimizer]
         _map_of_cells(axes[0, column], cells, reach)
-        axes[0, column].set_title(f"{OPTIMIZER_LABELS[optimizer]}: λ-GRPO minus GRPO", loc="left")
-        axes[0, column].set_xlabel("learning rate")
+        axes[0, column].set_title(OPTIMIZER_LABELS[optimizer], loc="left")
+        axes[0, column].set_xlabel("learning rate (not to scale)")
         for color, (n, r_neg) in zip(COLORS, _table_rows(cells)):
             line = cells.loc[(n, r_neg)]
             line_with_interval(axes[1, column], line.index, _columns(line), _row_label(n, r_neg), color)
         _rate_axis(axes[1, column], cells.index.unique("lr"))
         axes[1, column].axhline(0.0, color="black", linewidth=0.8)
         axes[1, column].set_ylim(-1.1 * reach, 1.1 * reach)
-    axes[1, 0].set_ylabel("difference in target frequency")
+    axes[1, 0].set_ylabel("target frequency,\nλ-GRPO minus GRPO")
     axes[1, -1].legend(ncols=2, loc="lower right")
     return figure
 
 
 def table1_paper(frame: pd.DataFrame) -> Figure | None:
-    """The paper's two numbers of each row beside our five-seed means, at some learning rates and at each method's best.
+    """The paper's two numbers of each row beside our five-seed means, at every learning rate and at each method's best.
 
     A point is our mean over all seeds, its bar the central 95 % of the means of five of them: what a study of the
     paper's size would find. Dashed lines in the methods' colors are the paper's numbers.
@@ -68,7 +69,7 @@ def table1_paper(frame: pd.DataFrame) -> Figure | None:
     rows = _table_rows(seeds)
     prefixes = sorted({n for n, _ in rows})
     columns = max(sum(n == prefix for n, _ in rows) for prefix in prefixes)
-    figure, axes = panels(len(prefixes), columns, width=4.0, height=2.7, sharey=True)
+    figure, axes = panels(len(prefixes), columns, width=5.6, height=2.8, sharey=True)
     for axis in axes.flat:
         axis.set_visible(False)
     for i, prefix in enumerate(prefixes):
@@ -153,8 +154,7 @@ def _paper_panel(axes: Axes, seeds: pd.DataFrame, best: pd.Series, n: int, r_neg
     places: list[tuple[str, str, float | None]] = []
     for optimizer in _optimizers(seeds):
         rates = seeds.loc[(optimizer, n, r_neg)].index.unique("lr")
-        shown = np.unique(np.linspace(0, len(rates) - 1, RATES_SHOWN).round().astype(int))
-        places += [(optimizer, f"{rates[i]:g}".removeprefix("0"), rates[i]) for i in shown]
+        places += [(optimizer, f"{rate:g}".removeprefix("0"), rate) for rate in rates]
         if (optimizer, n, r_neg) in best.index.droplevel(["method", "seed"]):
             places.append((optimizer, "best", None))
     names = [optimizer for optimizer, _, _ in places]
@@ -166,11 +166,13 @@ def _paper_panel(axes: Axes, seeds: pd.DataFrame, best: pd.Series, n: int, r_neg
             )
             for o, _, lr in places
         ]
-        points_with_interval(axes, x + shift, estimates, f"{METHOD_LABELS[method]}, ours", METHOD_COLORS[method])
+        points_with_interval(
+            axes, x + shift, estimates, f"{METHOD_LABELS[method]}, range of our five-seed means", METHOD_COLORS[method]
+        )
         if (n, r_neg, method) in paper:
             color, label = METHOD_COLORS[method], f"{METHOD_LABELS[method]}, paper"
             axes.axhline(paper[n, r_neg, method], color=color, linestyle="--", linewidth=1.2, label=label)
-    axes.set_xticks(x, [label for _, label, _ in places])
+    axes.set_xticks(x, [label for _, label, _ in places], fontsize=6)
     axes.grid(axis="x", visible=False)
     for optimizer in dict.fromkeys(names):
         first, last = names.index(optimizer), len(names) - 1 - names[::-1].index(optimizer)
@@ -189,7 +191,7 @@ def _paper_panel(axes: Axes, seeds: pd.DataFrame, best: pd.Series, n: int, r_neg
 
 
 def _map_of_cells(axes: Axes, cells: pd.DataFrame, reach: float) -> None:
-    """Heat map of differences, rows of Table 1 by learning rate; hatched where the interval contains 0."""
+    """Heat map of differences, rows of Table 1 by learning rate; hatched where undecided or below `MARGIN`."""
     rows, rates = _table_rows(cells), list(cells.index.unique("lr"))
     grid = cells.reindex(
         pd.MultiIndex.from_tuples([(*row, lr) for row in rows for lr in rates], names=cells.index.names)
@@ -197,12 +199,15 @@ def _map_of_cells(axes: Axes, cells: pd.DataFrame, reach: float) -> None:
     values = grid["value"].to_numpy(dtype=float).reshape(len(rows), len(rates))
     labels = [_row_label(*row) for row in rows]
     heatmap(axes, values, labels, [f"{lr:g}" for lr in rates], centre=0.0, limits=(-reach, reach), text="{:+.2f}")
-    undecided = ((grid["low"] <= 0) & (grid["high"] >= 0)).to_numpy().reshape(values.shape)
+    contains_zero = (grid["low"] <= 0) & (grid["high"] >= 0)
+    undecided = (contains_zero | (grid["value"].abs() < MARGIN)).to_numpy().reshape(values.shape)
     for row, column in np.argwhere(undecided):
         corner = (column - 0.5, row - 0.5)
         axes.add_patch(Rectangle(corner, 1, 1, fill=False, hatch="////", edgecolor="#aaaaaa", linewidth=0))
     if undecided.any():
-        mark = Patch(fill=False, hatch="////", edgecolor="#aaaaaa", label="95 % interval contains 0")
+        mark = Patch(
+            fill=False, hatch="////", edgecolor="#aaaaaa", label=f"95 % interval contains 0, or below {MARGIN:g}"
+        )
         axes.legend(handles=[mark], loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.2)
 
 

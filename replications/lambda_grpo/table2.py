@@ -9,6 +9,7 @@ Where the settings seen in the authors' code and this experiment differ:
 * completions end at the model's own end of sequence, not when a box is closed;
 * the reward reads the completion alone, and training rows whose gold answer cannot be graded are left out;
 * the loss is normalized over the tokens of the whole batch, not of each micro-batch;
+* the last checkpoint is measured, not the best of those looked at every 25 steps;
 * greedy decoding is not assumed: `eval_temperature` and `eval_samples` say how a benchmark is sampled.
 """
 
@@ -48,7 +49,7 @@ def train_and_measure(
     from accelerate import PartialState
 
     from shared.models.evaluation import benchmark_accuracies
-    from shared.tasks.math import benchmarks_from, problems_from
+    from shared.tasks.math import SYSTEM_MESSAGE, benchmarks_from, problems_from
     from shared.training.run import run_training
     from shared.training.settings import TrainingSettings
 
@@ -57,7 +58,8 @@ def train_and_measure(
     from shared.grading.rewards import accuracy_reward
 
     if settings.method != "base":
-        train = problems_from(settings.dataset, ungradable="drop").shuffle(seed=seed)
+        words = settings.system_message or SYSTEM_MESSAGE
+        train = problems_from(settings.dataset, ungradable="drop", system_message=words).shuffle(seed=seed)
         run = run_training(
             TrainingSettings.of(settings),
             seed,

@@ -1,7 +1,8 @@
 """What the printed Table 2 says by itself: counts, the meaning of its +-, and how many differences exceed chance.
 
-No model is run. Every cell of the table is one training run, and its +- comes from the benchmark's finite size, so
-nothing here covers the spread over training seeds: a difference that exceeds it may still be one lucky run.
+No model is run. A row of the table is one training run, and its +- comes from the benchmarks' finite size, so nothing
+printed covers the spread over training seeds: a difference that exceeds it may still be one lucky run. The 20 cells
+hold four pairs of runs, which is why no test counts cells.
 Comparisons between cells are made in units of the last printed digit, where they are exact.
 """
 
@@ -13,6 +14,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+
+from scipy import stats
 
 from replications.lambda_grpo.settings import NoSettings
 from shared.harness.jobs import JobContext, Row
@@ -63,10 +66,19 @@ def table2_intervals(settings: NoSettings, seed: int, context: JobContext) -> li
     `cells_*` count the 20 comparisons. `cells_exceeding_*` are the comparisons, in either direction, whose difference
     exceeds the sum (`both_intervals`) or the root of the sum of squares (`combined_interval`) of the two printed +-;
     `*_in_favor` those of them where lambda-GRPO is the higher. `differences_significant*`: two-sided test of two
-    independent proportions at 5 %, alone and with Holm's correction for 20 tests.
+    independent proportions at 5 %, alone and with Holm's correction for 20 tests. `against_base_*`: the same test of
+    lambda-GRPO and of GRPO against the base model. `run_pair_*`: the four pairs of training runs, each the mean of its
+    five benchmarks, which is as many independent comparisons as the table has.
     """
     cells = list(read_table())
-    values = {**_counts(list(pairs(cells))), **_printed_intervals(cells), **_averages(cells)}
+    comparisons = list(pairs(cells))
+    values = {
+        **_counts(comparisons),
+        **_against_base(comparisons),
+        **_run_pairs(comparisons),
+        **_printed_intervals(cells),
+        **_averages(cells),
+    }
     context.progress(1.0)
     return [{"metric": name, "value": float(value)} for name, value in values.items()]
 
@@ -107,17 +119,21 @@ def beyond_combined_interval(pair: Pair) -> bool:
     return pair.difference**2 > pair.ours.interval**2 + pair.grpo.interval**2
 
 
-def difference_p_value(pair: Pair) -> float:
-    """Two-sided p-value of equal proportions (pooled z), as if the two cells had been tested on separate problems.
+def z_value(x: Cell, y: Cell) -> float:
+    """Pooled z of equal proportions, x above y, as if the two cells had been tested on separate problems.
 
     Both were tested on the same problems, which a paired test would use; the table does not allow one.
     """
-    n = PROBLEMS[pair.ours.benchmark]
-    pooled = (pair.ours.share + pair.grpo.share) / 2
-    if pair.difference == 0 or pooled in (0.0, 1.0):
-        return 1.0
-    z = (pair.difference / DIGIT) / math.sqrt(2 * pooled * (1 - pooled) / n)
-    return math.erfc(abs(z) / math.sqrt(2))
+    n = PROBLEMS[x.benchmark]
+    pooled = (x.share + y.share) / 2
+    if x.accuracy == y.accuracy or pooled in (0.0, 1.0):
+        return 0.0
+    return (x.share - y.share) / math.sqrt(2 * pooled * (1 - pooled) / n)
+
+
+def difference_p_value(pair: Pair) -> float:
+    """Two-sided p-value of equal proportions of lambda-GRPO and GRPO; see `z_value`."""
+    return math.erfc(abs(z_value(pair.ours, pair.grpo)) / math.sqrt(2))
 
 
 def holm_rejections(p_values: list[float], level: float = 0.05) -> int:
@@ -129,11 +145,12 @@ def holm_rejections(p_values: list[float], level: float = 0.05) -> int:
     return len(ordered)
 
 
-def sign_test_p_value(wins: int, losses: int) -> float:
-    """Two-sided exact binomial p-value of that many wins and losses, were both equally likely and all independent."""
-    n = wins + losses
-    tail = sum(math.comb(n, k) for k in range(max(wins, losses), n + 1)) / 2**n
-    return min(1.0, 2 * tail)
+def run_pair_differences(comparisons: Iterable[Pair]) -> dict[tuple[str, float | None], float]:
+    """lambda-GRPO minus GRPO, averaged over the benchmarks, of each pair of training runs (model and beta)."""
+    differences: dict[tuple[str, float | None], list[float]] = {}
+    for pair in comparisons:
+        differences.setdefault((pair.ours.model, pair.ours.beta), []).append(pair.difference / DIGIT)
+    return {key: sum(values) / len(values) for key, values in differences.items()}
 
 
 def standard_error(cell: Cell) -> float:
@@ -146,7 +163,7 @@ def _counts(comparisons: list[Pair]) -> dict[str, float]:
     combined = [pair for pair in comparisons if beyond_combined_interval(pair)]
     p_values = [difference_p_value(pair) for pair in comparisons]
     significant = [pair for pair, p in zip(comparisons, p_values) if p < 0.05]
-    wins, losses = (sum(sign * pair.difference > 0 for pair in comparisons) for sign in (1, -1))
+    wins = sum(pair.difference > 0 for pair in comparisons)
     return {
         "cells": len(comparisons),
         "cells_above_grpo": wins,
@@ -161,7 +178,37 @@ def _counts(comparisons: list[Pair]) -> dict[str, float]:
         "differences_significant_in_favor": sum(pair.difference > 0 for pair in significant),
         "differences_significant_after_holm": holm_rejections(p_values),
         "significant_where_grpo_fell_below_base": sum(p.grpo.accuracy < p.base.accuracy for p in significant),
-        "sign_test_p_value": sign_test_p_value(wins, losses),
+        "significant_leads_elsewhere": sum(
+            pair.difference > 0 and pair.grpo.accuracy >= pair.base.accuracy for pair in significant
+        ),
+        "chance_of_one_significant_lead": 1 - 0.95**wins,
+    }
+
+
+def _against_base(comparisons: list[Pair]) -> dict[str, float]:
+    """Both methods against the base model, cell by cell."""
+    ours = [z_value(pair.ours, pair.base) for pair in comparisons]
+    grpo = [z_value(pair.grpo, pair.base) for pair in comparisons]
+    return {
+        "against_base_significant_gains": sum(z > Z95 for z in ours),
+        "against_base_largest_z": max(ours),
+        "against_base_grpo_significant_losses": sum(z < -Z95 for z in grpo),
+        "against_base_grpo_lowest_z": min(grpo),
+    }
+
+
+def _run_pairs(comparisons: list[Pair]) -> dict[str, float]:
+    """Student's t over the pairs of training runs."""
+    differences = list(run_pair_differences(comparisons).values())
+    test = stats.ttest_1samp(differences, 0.0)
+    interval = test.confidence_interval(0.95)
+    return {
+        "run_pairs": len(differences),
+        "run_pair_mean_difference": sum(differences) / len(differences),
+        "run_pair_difference_low": interval.low,
+        "run_pair_difference_high": interval.high,
+        "run_pair_t": test.statistic,
+        "run_pair_p_value": test.pvalue,
     }
 
 

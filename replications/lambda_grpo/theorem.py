@@ -11,7 +11,6 @@ advantage still holds.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from replications.lambda_grpo.objectives import enumerate_process_sets, sequence_level, token_level, token_terms
-from replications.lambda_grpo.settings import TheoremSettings
+from replications.lambda_grpo.settings import NoSettings, TheoremSettings
 from shared.harness.jobs import JobContext, Row
 from shared.models.precision import in_float64
 from shared.theory.groups import grpo_advantages
@@ -43,6 +42,32 @@ def theorem(settings: TheoremSettings, seed: int, context: JobContext) -> list[R
     else:
         worst = model_rollouts(settings, seed, context)
     return [{"metric": name, "value": value} for name, value in worst.items()]
+
+
+def flaw(settings: NoSettings, seed: int, context: JobContext) -> list[Row]:
+    """The flaw in both directions, on the worked example and on two prefixes that are equally good; nothing is random.
+
+    `prefix_push_*`: summed push on the shared prefix of the worked example (anti-exploitation: below 0 although the
+    prefix begins the best completion, whose advantage is `best_advantage`). `popular_over_rare_*`: push on a prefix of
+    three completions over that on a prefix of one, both of reward 1 in a group of six (anti-exploration: the popular
+    one of two equally good prefixes is pushed up more).
+    """
+    example = worked_example()
+    rewards = torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0, 0.0], dtype=torch.float64)
+    ids = torch.tensor([[7], [7], [7], [8], [9], [9]])
+    ones = torch.ones_like(ids, dtype=torch.bool)
+    advantages = grpo_advantages(rewards.unsqueeze(0), eps=0.0)[0]
+    weights = 1.0 / process_set_sizes(ids, ones, 6)[:, 0].double()
+    popular, rare = ids[:, 0] == 7, ids[:, 0] == 8
+    weighted = advantages * weights
+    values = {
+        "best_advantage": example.best,
+        "prefix_push_grpo": 3 * example.advantage,
+        "prefix_push_lambda_grpo": example.advantage,
+        "popular_over_rare_grpo": float(advantages[popular].sum() / advantages[rare].sum()),
+        "popular_over_rare_lambda_grpo": float(weighted[popular].sum() / weighted[rare].sum()),
+    }
+    return [{"metric": name, "value": value} for name, value in values.items()]
 
 
 # --- random groups ----------------------------------------------------------------------------------------------------
@@ -278,37 +303,29 @@ def _gradient_error(model: nn.Module, grpo: Tensor, prm: Tensor) -> float:
 # --- the worked example -----------------------------------------------------------------------------------------------
 
 
+WORKED_REWARDS = (0.5, 0.5, 1.0, 0.0, 0.0, 0.5)
+"""Rewards of the paper's worked example; its third to fifth completion share a prefix, the best among them."""
+
+
 @dataclass(frozen=True)
 class WorkedExample:
-    """A group of six that fits what the authors print of their example."""
+    """Advantages of the worked example: of the shared prefix (with either deviation) and of its best completion."""
 
-    step_rewards: tuple[float, ...]
-    other_rewards: tuple[float, ...]
     advantage: float
     advantage_population: float
+    best: float
 
 
 def worked_example() -> WorkedExample:
-    """Recover the group behind the printed example: three of six share a prefix, means .33 and .42, one is the best.
+    """The paper's group of six: the shared prefix has a step advantage below 0 although the best completion starts so.
 
-    Our assumptions: six completions, as in the paper's figure, and rewards 0, 0.5 and 1. Among those groups exactly one
-    has both means (to two decimals) and its single best completion among the three. Its step advantage with the sample
-    standard deviation is the printed -0.22. Raises ValueError if the search does not single out one group.
+    The printed -0.22 is that of the sample standard deviation.
     """
-    found = []
-    for step in itertools.combinations_with_replacement((0.0, 0.5, 1.0), 3):
-        for other in itertools.combinations_with_replacement((0.0, 0.5, 1.0), 3):
-            means = round(sum(step) / 3, 2), round(sum(step + other) / 6, 2)
-            if means == (0.33, 0.42) and max(step) > max(other) and step.count(max(step)) == 1:
-                found.append((step, other))
-    if len(found) != 1:
-        raise ValueError(f"the printed example fits {len(found)} groups")
-    step, other = found[0]
-    rewards = torch.tensor(step + other, dtype=torch.float64)
-    ids = torch.tensor([[7, i] for i in range(3)] + [[i, 0] for i in range(3)])  # three share their first token, 7
+    rewards = torch.tensor(WORKED_REWARDS, dtype=torch.float64)
+    ids = torch.tensor([[7 if i in (2, 3, 4) else i, i] for i in range(6)])  # three share their first token, 7
     ones = torch.ones_like(ids, dtype=torch.bool)
-    sample, population = (float(step_advantages(ids, ones, rewards, 6, ddof=d, eps=0.0)[0, 0]) for d in (1, 0))
-    return WorkedExample(step, other, sample, population)
+    sample, population = (float(step_advantages(ids, ones, rewards, 6, ddof=d, eps=0.0)[2, 0]) for d in (1, 0))
+    return WorkedExample(sample, population, float(grpo_advantages(rewards.unsqueeze(0), eps=0.0)[0, 2]))
 
 
 # --- small pieces -----------------------------------------------------------------------------------------------------

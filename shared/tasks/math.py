@@ -28,6 +28,9 @@ SYSTEM_MESSAGE = (
     r"When you are done, write the final answer once inside \boxed{}."
 )
 
+HELD_OUT = "held-out"
+"""As `validation`: problems of the training set that are kept apart, the same ones for every seed."""
+
 _PROBLEM_COLUMNS = ("problem", "question", "Problem", "Question", "prompt")
 _ANSWER_COLUMNS = ("answer", "final_answer", "expected_answer", "Answer")
 _SOLUTION_COLUMNS = ("solution", "Solution")  # a worked solution: its last box is the answer
@@ -64,11 +67,21 @@ def load(
 ) -> Task:
     """Training problems from `dataset`, validation problems from a benchmark's name, a hub id or a file.
 
-    `train_size` and `validation_size` keep the first so many rows; `seed` shuffles the training rows. `ungradable`:
-    see `problems_from`. Raises ReplicationError when a source cannot be reached or read.
+    With `validation = "held-out"`, `validation_size` problems of `dataset` are kept apart for it. `train_size` and
+    `validation_size` keep the first so many rows; `seed` shuffles the training rows. `ungradable`: see `problems_from`.
+    Raises ReplicationError when a source cannot be reached or read, or holds too few problems.
     """
-    train = problems_from(dataset, split, ungradable, system_message).shuffle(seed=seed)
-    held_out = benchmark(validation, None, validation_split, ungradable, system_message)
+    problems = problems_from(dataset, split, ungradable, system_message)
+    if validation == HELD_OUT:
+        if validation_size is None or not 0 < validation_size < len(problems):
+            raise ReplicationError(
+                f'validation = "{HELD_OUT}" needs validation_size, from 1 to {len(problems) - 1} problems of {dataset}.'
+            )
+        parts = problems.train_test_split(test_size=validation_size, seed=0)
+        problems, held_out = parts["train"], parts["test"]
+    else:
+        held_out = benchmark(validation, None, validation_split, ungradable, system_message)
+    train = problems.shuffle(seed=seed)
     return Task(
         name="math",
         train=_first(train, train_size),

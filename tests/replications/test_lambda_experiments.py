@@ -84,9 +84,9 @@ def series(rows: list[Row], metric: str) -> dict[int, float]:
 
 
 def test_the_profiles_are_those_the_suite_promises() -> None:
-    assert list(PAPER.profiles) == ["smoke", "quick", "full", "gpu", "paper"]
+    assert list(PAPER.profiles) == ["smoke", "quick", "full", "gpu", "paper", "authors-code"]
     needs = {name: profile.requires for name, profile in PAPER.profiles.items()}
-    assert needs == {"smoke": None, "quick": None, "full": None, "gpu": "gpu", "paper": "hub"}
+    assert needs == {"smoke": None, "quick": None, "full": None, "gpu": "gpu", "paper": "hub", "authors-code": "hub"}
     assert all(profile.description for profile in PAPER.profiles.values())
 
 

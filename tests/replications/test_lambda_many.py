@@ -10,7 +10,7 @@ import pytest
 
 from replications.lambda_grpo.many_sums import many_sums
 from replications.lambda_grpo.many_table1 import many_table1, many_table1_trl
-from replications.lambda_grpo.settings import ManySumsSettings, ManyTable1Settings, ManyTreeSettings
+from replications.lambda_grpo.settings import ManySumsSettings, ManyTable1Settings, ManyTable1TrlSettings
 from shared.errors import ReplicationError
 from shared.harness.jobs import JobContext, Row
 from tests.synthetic.test_digit_sums import RUN, START
@@ -33,18 +33,6 @@ TREE = {
 SUMS = {**START, **RUN, "reward": "right", "method": "grpo", "lr": 1e-3, "threshold": 0.5, "curves": True}
 
 
-def tree(values: dict[str, Any]) -> ManyTable1Settings:
-    return ManyTable1Settings.parse(values, "many-table1")
-
-
-def through_trl(values: dict[str, Any]) -> ManyTreeSettings:
-    return ManyTreeSettings.parse({key: value for key, value in values.items() if key != "curve_every"}, "many-table1")
-
-
-def sums(values: dict[str, Any]) -> ManySumsSettings:
-    return ManySumsSettings.parse(values, "many-sums")
-
-
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
@@ -56,12 +44,25 @@ def context(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job
     return JobContext(tmp_path / "job")
 
 
+def tree(**changes: Any) -> ManyTable1Settings:
+    return ManyTable1Settings.model_validate({**TREE, **changes})
+
+
+def through_trl(**changes: Any) -> ManyTable1TrlSettings:
+    kept = {name: value for name, value in TREE.items() if name != "curve_every"}
+    return ManyTable1TrlSettings.model_validate({**kept, **changes})
+
+
+def sums(**changes: Any) -> ManySumsSettings:
+    return ManySumsSettings.model_validate({**SUMS, **changes})
+
+
 def values(rows: list[Row], metric: str, seed: int) -> list[Any]:
     return [row["value"] for row in rows if row["metric"] == metric and row["seed"] == seed]
 
 
 def test_rows_of_table1(context: JobContext) -> None:
-    rows = many_table1(tree(TREE), range(3), context)
+    rows = many_table1(tree(), range(3), context)
     counts = Counter(row["metric"] for row in rows)
     single = ("target_frequency", "success", "steps_to_half", "censored", "start_probability")
     assert counts == {**dict.fromkeys(single, 3), "target_probability": 9, "prefix_probability": 9}
@@ -72,29 +73,28 @@ def test_rows_of_table1(context: JobContext) -> None:
         assert all(target < prefix for target, prefix in pairs)
         if values(rows, "censored", seed) == [1.0]:
             assert values(rows, "steps_to_half", seed) == [12]
-    assert not [row for row in many_table1(tree({**TREE, "curve_every": 0}), range(1), context) if "step" in row]
+    assert not [row for row in many_table1(tree(curve_every=0), range(1), context) if "step" in row]
 
 
 def test_every_arm_runs_and_is_another_one(context: JobContext) -> None:
     arms = ("grpo", "lambda-grpo", "halving-depth", "mean-depth")
-    settings = {**TREE, "optimizer": "sgd", "lr": 1.0, "start_left": 0.8, "target_rights": 1}
-    reached = {arm: values(many_table1(tree({**settings, "method": arm}), range(1), context), "target_frequency", 0)[0]
+    settings = {"optimizer": "sgd", "lr": 1.0, "start_left": 0.8, "target_rights": 1}
+    reached = {arm: values(many_table1(tree(**settings, method=arm), range(1), context), "target_frequency", 0)[0]
                for arm in arms}  # fmt: skip
     assert len(set(reached.values())) == len(arms)
 
 
 def test_the_same_run_through_trl(context: JobContext) -> None:
-    rows = {
-        row["metric"]: row["value"] for row in many_table1_trl(through_trl({**TREE, "steps": 4, "last": 2}), 1, context)
-    }
-    assert rows.keys() == {"target_frequency", "success", "steps_to_half", "censored", "start_probability"}
+    rows = {row["metric"]: row["value"] for row in many_table1_trl(through_trl(steps=4, last=2), 1, context)}
     assert rows["start_probability"] == pytest.approx(0.125, rel=1e-5)
-    with pytest.raises(ReplicationError, match="many-table1"):
-        many_table1_trl(through_trl({**TREE, "method": "mean-depth"}), 1, context)
+    assert abs(rows["start_difference"]) < 1e-6
+    simulated = many_table1(tree(steps=4, last=2), range(1, 2), context)
+    ours = rows["target_frequency"] - rows["frequency_difference"]
+    assert ours == pytest.approx(values(simulated, "target_frequency", 1)[0], abs=1e-5)
 
 
 def test_rows_of_sums(context: JobContext) -> None:
-    rows = many_sums(sums(SUMS), range(2), context)
+    rows = many_sums(sums(), range(2), context)
     for seed in range(2):
         curve = values(rows, "solve_rate", seed)
         assert len(curve) == 3
@@ -102,14 +102,12 @@ def test_rows_of_sums(context: JobContext) -> None:
         assert values(rows, "mean_rate", seed)[0] == pytest.approx(sum(curve[1:]) / 2, abs=1e-5)
         censored = max(curve) < 0.5
         assert values(rows, "censored", seed) == [float(censored)]
-    trap = {**SUMS, "reward": "trap", "prefix_length": 1, "r_neg": -0.5, "other_reward": 0.7}
-    assert many_sums(sums(trap), range(1), context) != many_sums(sums(SUMS), range(1), context)
-    with pytest.raises(ReplicationError, match="reward = 'wrong'"):
-        many_sums(sums({**SUMS, "reward": "wrong"}), range(1), context)
+    trap = sums(reward="trap", prefix_length=1, r_neg=-0.5, other_reward=0.7)
+    assert many_sums(trap, range(1), context) != many_sums(sums(), range(1), context)
 
 
 def test_settings_that_cannot_run_say_so(context: JobContext) -> None:
     with pytest.raises(ReplicationError, match="last"):
-        many_table1(tree({**TREE, "last": 50}), range(1), context)
-    with pytest.raises(ReplicationError, match="start_left"):
-        many_table1(tree({**TREE, "start_left": 1.0}), range(1), context)
+        many_table1(tree(last=50), range(1), context)
+    with pytest.raises(ReplicationError, match="no path of 3 tokens"):
+        many_table1(tree(target_rights=4), range(1), context)

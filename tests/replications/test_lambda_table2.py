@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from scipy import stats
 
+from replications.lambda_grpo.settings import NoSettings
 from replications.lambda_grpo.table2_intervals import (
     PROBLEMS,
     Cell,
@@ -20,7 +22,6 @@ from replications.lambda_grpo.table2_intervals import (
     holm_rejections,
     pairs,
     read_table,
-    sign_test_p_value,
     standard_error,
     table2_intervals,
 )
@@ -31,7 +32,7 @@ QWEN, LLAMA = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", "meta-llama/Llama-3.2
 
 
 def values(tmp_path: Path) -> dict[str, float]:
-    return {row["metric"]: row["value"] for row in table2_intervals({}, 0, JobContext(tmp_path))}
+    return {row["metric"]: row["value"] for row in table2_intervals(NoSettings(), 0, JobContext(tmp_path))}
 
 
 def cell(model: str, beta: float | None, method: str, benchmark: str) -> Cell:
@@ -125,9 +126,25 @@ def test_p_value_against_the_chi_square_test() -> None:
         assert difference_p_value(comparison) == pytest.approx(expected, rel=1e-9)
 
 
-def test_sign_test_and_holm() -> None:
-    assert sign_test_p_value(15, 4) == pytest.approx(stats.binomtest(15, 19).pvalue)
-    assert sign_test_p_value(3, 3) == 1.0
+def test_four_pairs_of_runs_are_what_the_table_compares(tmp_path: Path) -> None:
+    """Means of five differences each, and Student's t over the four, by hand from the printed averages."""
+    found = values(tmp_path)
+    averages = {(c.model, c.beta, c.method): c.share for c in read_table() if c.benchmark == "avg"}
+    by_hand = [
+        averages[model, beta, "lambda-grpo"] - averages[model, beta, "grpo"]
+        for model, beta, method in averages
+        if method == "grpo"
+    ]
+    assert found["run_pairs"] == len(by_hand) == 4
+    assert found["run_pair_mean_difference"] == pytest.approx(np.mean(by_hand), abs=1e-4)
+    t = np.mean(by_hand) / (np.std(by_hand, ddof=1) / 2)
+    assert found["run_pair_t"] == pytest.approx(t, abs=0.01)
+    assert found["run_pair_p_value"] == pytest.approx(2 * stats.t.sf(t, 3), abs=1e-3)
+    assert found["against_base_significant_gains"] == 0 and found["against_base_grpo_significant_losses"] == 2
+    assert found["significant_leads_elsewhere"] == 0
+
+
+def test_holm() -> None:
     assert holm_rejections([0.01, 0.04, 0.03]) == 1
     assert holm_rejections([0.01, 0.02, 0.05]) == 3
     assert holm_rejections([0.2]) == 0
@@ -150,7 +167,8 @@ def test_a_changed_number_changes_the_counts(monkeypatch: pytest.MonkeyPatch, tm
 
 def test_checks_quote_the_printed_table() -> None:
     checks = Paper.load(Path(__file__).parents[2] / "replications" / "lambda_grpo").checks
-    deltas = [check for check in checks if check.experiment == "table2" and check.kind == "direction"]
+    cells = [check for check in checks if check.experiment == "table2" and check.kind == "direction"]
+    deltas = [check for check in cells if check.metric != "accuracy/mean"]
     assert len(deltas) == 20
     for check in deltas:
         chosen, benchmark = check.select, check.metric.removeprefix("accuracy/")
@@ -158,9 +176,9 @@ def test_checks_quote_the_printed_table() -> None:
         assert round(check.paper_value * 10_000) == ours.accuracy - grpo.accuracy
         rank = "above" if ours.accuracy > grpo.accuracy else "equal to" if ours.accuracy == grpo.accuracy else "below"
         assert f"(the printed cell is {rank})" in check.statement
-    averages = [check for check in checks if check.experiment == "table2" and check.kind == "interval"]
-    assert len(averages) == 8
+    averages = [check for check in cells if check.metric == "accuracy/mean"]
+    assert len(averages) == 4
     for check in averages:
-        chosen = check.select
-        printed = cell(chosen["model"], chosen["beta"], chosen["method"], "avg").accuracy
-        assert round(check.paper_value * 10_000) == printed
+        model, beta = check.select["model"], check.better["beta"]
+        gain = cell(model, beta, "lambda-grpo", "avg").accuracy - cell(model, None, "base", "avg").accuracy
+        assert round(check.paper_value * 10_000) == gain

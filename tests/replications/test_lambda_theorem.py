@@ -12,10 +12,10 @@ from torch import Tensor
 
 from replications.lambda_grpo import theorem
 from replications.lambda_grpo.objectives import enumerate_process_sets, sequence_level, token_level, token_terms
-from replications.lambda_grpo.settings import TheoremSettings
+from replications.lambda_grpo.settings import NoSettings, TheoremSettings
 from shared.harness.jobs import JobContext
 from shared.models import catalog
-from shared.theory.process_sets import process_sets, step_advantages
+from shared.theory.process_sets import process_set_sizes, step_advantages
 
 ERRORS = ("value_error", "gradient_error", "set_contribution_error", "set_contribution_error_lambda")
 ROLLOUTS = {
@@ -169,11 +169,17 @@ def test_tokens_after_the_end_of_a_completion_are_not_real() -> None:
 # --- the worked example and the pieces --------------------------------------------------------------------------------
 
 
-def test_the_printed_example_is_recovered() -> None:
+def test_the_printed_example() -> None:
     example = theorem.worked_example()
-    assert (example.step_rewards, example.other_rewards) == ((0.0, 0.0, 1.0), (0.5, 0.5, 0.5))
     assert round(example.advantage, 2) == -0.22 and example.advantage == pytest.approx(-0.0833333 / 0.3763863, rel=1e-5)
     assert round(example.advantage_population, 2) == -0.24
+
+
+def test_the_flaw_goes_both_ways(context: JobContext) -> None:
+    values = {row["metric"]: row["value"] for row in theorem.flaw(NoSettings(), 0, context)}
+    assert values["best_advantage"] > 0 > values["prefix_push_lambda_grpo"] > values["prefix_push_grpo"]
+    assert values["prefix_push_grpo"] == pytest.approx(3 * values["prefix_push_lambda_grpo"])
+    assert values["popular_over_rare_grpo"] == 3.0 and values["popular_over_rare_lambda_grpo"] == 1.0
 
 
 def test_the_experiment_reports_errors_controls_and_the_example(context: JobContext) -> None:
@@ -187,10 +193,11 @@ def test_the_experiment_reports_errors_controls_and_the_example(context: JobCont
 @pytest.mark.parametrize("seed", range(20))
 def test_process_sets_by_comparing_prefixes_are_those_of_the_trie(seed: int) -> None:
     ids, mask, _ = random_group(seed)
-    listed = [(t, frozenset(rows)) for t, rows in enumerate_process_sets(ids, mask)]
-    spans = [(t, rows) for rows, start, end in process_sets(ids, mask) for t in range(start, end)]
-    assert len(set(listed)) == len(listed) and len(spans) == len(listed)
-    assert set(listed) == set(spans)
+    sizes = process_set_sizes(ids, mask, len(ids))
+    listed = torch.zeros_like(sizes)
+    for t, rows in enumerate_process_sets(ids, mask):
+        listed[list(rows), t] = len(rows)
+    assert torch.equal(listed, sizes)
 
 
 def test_normalizations_by_hand() -> None:

@@ -7,6 +7,9 @@ import pytest
 import torch
 from scipy import stats
 
+from shared.theory.depth_weights import depth_mean_weights, halving_weights
+from shared.theory.process_sets import process_set_sizes
+from shared.theory.weighting import RolloutBatch
 from synthetic import binary_tree
 from synthetic import binary_tree_reference as oracle
 from synthetic.bench import tabular_bench
@@ -163,7 +166,29 @@ def _fast_gradient(tree, logits, reference, paths, leaf_rewards, weighted, beta)
     counts = np.bincount(_leaves(paths), minlength=tree.leaves)[:, None].astype(float)
     advantages, _ = group_advantages(counts, leaf_rewards[:, None])
     left, reference_left = left_probabilities(logits[:, None]), left_probabilities(reference[:, None])
-    return policy_gradient(left, counts, advantages, weighted, beta, reference_left)[:, 0]
+    return policy_gradient(left, counts, advantages, "lambda-grpo" if weighted else "grpo", beta, reference_left)[:, 0]
+
+
+@pytest.mark.parametrize("weighting", ["halving-depth", "mean-depth"])
+def test_gradient_with_weights_by_depth_equals_the_sum_over_tokens(weighting):
+    for seed in range(50):
+        tree, logits, _, paths, leaf_rewards = _random_group(seed)
+        counts = np.bincount(_leaves(paths), minlength=tree.leaves)[:, None].astype(float)
+        advantages, _ = group_advantages(counts, leaf_rewards[:, None])
+        left = left_probabilities(logits[:, None])
+        ids = torch.from_numpy(paths)
+        ones = torch.ones_like(ids, dtype=torch.bool)
+        batch = RolloutBatch(ids, ones, process_set_sizes(ids, ones, len(ids)), torch.zeros(len(ids)), len(ids))
+        weights = (halving_weights(tree.depth) if weighting == "halving-depth" else depth_mean_weights)(batch).numpy()
+        expected = np.zeros(tree.inner_nodes)
+        for path, leaf, row in zip(paths, _leaves(paths), weights):
+            node = 0
+            for token, weight in zip(path, row):
+                score = (1.0 - left[node, 0]) if token == 0 else -left[node, 0]
+                expected[node] += weight * advantages[leaf, 0] * score / (len(paths) * tree.depth)
+                node = 2 * node + 1 + int(token)
+        found = policy_gradient(left, counts, advantages, weighting)[:, 0]
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-8)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

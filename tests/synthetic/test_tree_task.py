@@ -212,7 +212,8 @@ def expected_change(model: Any, group: dict[str, Any], lam: bool) -> Tensor:
     leaves = [leaf_of(ids, DEPTH) for ids in group["completion_ids"]]
     counts = np.bincount(leaves, minlength=TREE.leaves).astype(float)[:, None]
     a, _ = group_advantages(counts, TREE.leaf_rewards(TARGET)[:, None])
-    gradient = policy_gradient(z.detach().sigmoid().numpy()[:, None], counts, a, divide_by_process_set=lam)
+    left = z.detach().sigmoid().numpy()[:, None]
+    gradient = policy_gradient(left, counts, a, "lambda-grpo" if lam else "grpo")
     (z * torch.from_numpy(gradient[:, 0])).sum().backward()
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.requires_grad])
 

@@ -51,6 +51,17 @@ def test_load_task_from_files(tmp_path: Path) -> None:
     assert task.rewards[0](completions=completions, solution=task.train["solution"]) == [1.0] * 4
 
 
+def test_held_out_problems_are_the_same_for_every_seed_and_never_trained_on(tmp_path: Path) -> None:
+    file = str(write(tmp_path / "a.jsonl", [{"problem": f"{i}+1?", "answer": str(i + 1)} for i in range(10)]))
+    tasks = [load_task("math", dataset=file, validation="held-out", validation_size=3, seed=seed) for seed in (0, 1)]
+    held_out = [set(task.validation["problem"]) for task in tasks]
+    assert held_out[0] == held_out[1] and len(held_out[0]) == 3
+    for task in tasks:
+        assert not held_out[0] & set(task.train["problem"]) and len(task.train) == 7
+    with pytest.raises(ReplicationError, match="validation_size"):
+        load_task("math", dataset=file, validation="held-out", validation_size=10)
+
+
 def test_ungradable_answers_are_refused_or_dropped_loudly(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = write(tmp_path / "a.jsonl", [{"problem": "a", "answer": "1"}, {"problem": "b", "answer": "\\frac{1}{"}])
     with pytest.raises(ReplicationError, match="Row 1 "):
