@@ -160,7 +160,7 @@ def _print_prediction(console: Console, d: Diagnosis) -> None:
     say = _sayer(console)
     say(
         f"Predicted by a Beta distribution of solve rates: {_percent(d.predicted)}, observed {d.observed:.1%}"
-        + ("" if math.isnan(d.family_p_value) else f" (fits the counts: p = {d.family_p_value:.2g})")
+        + ("" if math.isnan(d.family_p_value) else f" (test of fit: p = {d.family_p_value:.2g})")
     )
     r = d.recurrence
     if r is not None:

@@ -1,8 +1,9 @@
 """DAPO's log of the share of prompts with 32 of 32 right, against the all-correct branch E[p^32] (Section on DAPO).
 
 The paper starts from the Big-Math solve rates and warps every rate by a temperature, p -> p^(1/T), with T growing from
-1 to the value that gives the observed plateau, on one timescale tau: the all-correct share is then E[p^(32/T)]. Three
-things are not stated, and all readings are fitted:
+1 to the value that gives the observed plateau, on one timescale tau: the all-correct share is then E[p^(32/T)]. The
+text leaves three things open. The script of the authors' figure decides them
+(`replications.sigma_identity.dapo_log_authors`); here is how much hangs on them, all other readings fitted:
 
 `growth`   how T grows with training step t from 1 to its end H: `exponential` T = 1 + (H-1)(1 - exp(-t/tau)),
              `geometric` the same for log T, `reciprocal` for 1/T, `linear` T = 1 + (H-1) t/tau up to H

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from replications.sigma_identity import dapo_log, settings, tables
+from replications.sigma_identity import corollaries, dapo_log, dapo_log_authors, rate_mixture, settings, tables
 from shared.harness.jobs import Experiment, deferred
 
 _later = partial(deferred, "replications.sigma_identity")
@@ -22,6 +22,16 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "big-math": Experiment(
         tables.big_math, "silent groups and gradient mass over Big-Math's solve rates", settings.BigMathSettings
+    ),
+    "corollaries": Experiment(
+        corollaries.corollaries,
+        "what the paper concludes from its closed forms: penalties, bias of the rates, equal variance, redraws",
+        settings.CorollariesSettings,
+    ),
+    "rate-mixture": Experiment(
+        rate_mixture.rate_mixture,
+        "how many of Big-Math's problems can be silent at every group size: a mixture fitted to the counts",
+        settings.RateMixtureSettings,
     ),
     "identity": Experiment(
         _later("identity", "identity"),
@@ -42,6 +52,11 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "dapo-log": Experiment(
         dapo_log.dapo_log, "one-timescale fits to DAPO's log, every reading", settings.DapoLogSettings
+    ),
+    "dapo-log-authors": Experiment(
+        dapo_log_authors.dapo_log_authors,
+        "the one-timescale fit to DAPO's log as the authors' script makes it",
+        settings.DapoLogAuthorsSettings,
     ),
     "dapo-log-generic": Experiment(
         dapo_log.dapo_log_generic, "generic saturating curves on the same points", settings.DapoLogGenericSettings

@@ -184,9 +184,19 @@ class Classes(NamedTuple):
         return self.pair_right + self.pair_wrong - 2 * self.across
 
     @property
+    def spread_right(self) -> float:
+        """Variance of the score within the right completions, v+."""
+        return self.norm_right - self.pair_right
+
+    @property
+    def spread_wrong(self) -> float:
+        """Variance of the score within the wrong completions, v-."""
+        return self.norm_wrong - self.pair_wrong
+
+    @property
     def spread(self) -> float:
         """Within-class variance of the score, mean of both classes: the n^2 of the noise prediction n / sqrt(G)."""
-        return (self.norm_right - self.pair_right + self.norm_wrong - self.pair_wrong) / 2
+        return (self.spread_right + self.spread_wrong) / 2
 
 
 def classes(gram: np.ndarray, rewards: np.ndarray) -> Classes:
@@ -247,16 +257,20 @@ def signal_squared(
 def difficulty_trend(squared: np.ndarray, rates: np.ndarray, levels: np.ndarray, steps: int = 100) -> np.ndarray:
     """(a, b) of ||Delta|| ~ c (4 p (1-p))^a exp(b (2 p - 1)), from unbiased, possibly negative squares.
 
-    Each value of `levels` has a c of its own. Quasi-likelihood with a logarithmic link and variance proportional to the
-    mean, whose estimating equations sum (y - mu) x = 0 allow negative y. The Bernoulli-logit model says a = b = 0. NaN
-    where it does not converge. squared, rates, levels (units,) with 0 < rates < 1.
+    Each value of `levels` has a c of its own; with `levels` (units, kinds), such as checkpoint and prompt, c has one
+    factor a kind. Quasi-likelihood with a logarithmic link and variance proportional to the mean, whose estimating
+    equations sum (y - mu) x = 0 allow negative y. The Bernoulli-logit model says a = b = 0. NaN
+    where it does not converge, and where the levels leave nothing to tell a and b by. squared, rates (units,) with
+    0 < rates < 1.
     """
     y, p = np.asarray(squared, dtype=np.float64), np.asarray(rates, dtype=np.float64)
     scale = y.mean()
     if not scale > 0:
         return np.full(2, np.nan)
-    own_level = (np.asarray(levels)[:, None] == np.unique(levels)).astype(np.float64)
-    x = np.hstack([own_level, np.stack([2 * np.log(4 * p * (1 - p)), 2 * (2 * p - 1)], axis=1)])
+    kinds = np.asarray(levels).reshape(len(y), -1).T
+    # Every kind after the first leaves out one level: its factor is in the first kind's.
+    own_level = [(kind[:, None] == np.unique(kind)[min(i, 1) :]).astype(np.float64) for i, kind in enumerate(kinds)]
+    x = np.hstack([*own_level, np.stack([2 * np.log(4 * p * (1 - p)), 2 * (2 * p - 1)], axis=1)])
     beta = np.zeros(x.shape[1])
     for _ in range(steps):
         mu = np.exp(np.clip(x @ beta, -30, 30))

@@ -66,13 +66,13 @@ def open_mass(frame: pd.DataFrame) -> Figure | None:
         shown = min(rewards["group_size"].unique(), key=lambda size: abs(size - SHOWN_SIZE))
         rewards = rewards[rewards["group_size"] == shown]
     _mass_panel(axes[0, 0], rewards, "run_fresh_mass{part}/{method}/{bin}", {"": None, "_predicted": "closed form"})
-    axes[0, 0].set_title(f"σ of sampled groups, G = {shown:g}", loc="left")
+    axes[0, 0].set_title(f"σ of sampled groups, G = {shown:g}\n(prompts of the silent-group runs)", loc="left")
     pattern = f"run_{{part}}/{{method}}/{SHOWN_SIZE}/{{bin}}"
     _mass_panel(axes[0, 1], gradients, pattern, {"expected_share": None, "expected_closed": "closed form"})
-    axes[0, 1].set_title(f"norm of the expected update, G = {SHOWN_SIZE}", loc="left")
+    axes[0, 1].set_title(f"norm of the expected update, G = {SHOWN_SIZE}\n(prompts of the score runs)", loc="left")
     parts = {"single_share": None, "single_closed": "signal alone", "single_noise": "noise alone"}
     _mass_panel(axes[0, 2], gradients, pattern, parts)
-    axes[0, 2].set_title(f"norm of one group's gradient, G = {SHOWN_SIZE}", loc="left")
+    axes[0, 2].set_title(f"norm of one group's gradient, G = {SHOWN_SIZE}\n(prompts of the score runs)", loc="left")
     axes[0, 0].set_ylabel("share of gradient mass")
     for axis in axes[0, [0, 2]]:
         axis.legend(fontsize=6.5)
@@ -80,13 +80,17 @@ def open_mass(frame: pd.DataFrame) -> Figure | None:
 
 
 def _mass_panel(axis: Axes, rows: pd.DataFrame, pattern: str, parts: dict[str, str | None]) -> None:
-    """Shares by bin for both methods: measured (the part without words) with an interval, predictions as marks."""
+    """Shares by bin for both methods: measured (the part without words) with an interval, predictions as marks.
+
+    A bin that held no prompt in any run stays empty: its share is not 0 but unknown.
+    """
     marks = {"closed form": ("_", 15), "signal alone": ("_", 15), "noise alone": ("x", 6)}
     for shift, (method, label) in zip((-0.16, 0.16), METHOD_LABELS.items(), strict=True):
         x, color = np.arange(len(BIN_LABELS)) + shift, METHOD_COLORS[method]
         for part, words in parts.items():
             names = [pattern.format(part=part, method=method, bin=position) for position in range(len(BIN_LABELS))]
             shares = [_over_seeds(rows, name) for name in names]
+            shares = [one if one.value or one.high else Estimate(np.nan, np.nan, np.nan, one.n) for one in shares]
             if words is None:
                 points_with_interval(axis, x, shares, f"{label}, measured", color)
                 continue
@@ -94,6 +98,7 @@ def _mass_panel(axis: Axes, rows: pd.DataFrame, pattern: str, parts: dict[str, s
             style = {"marker": mark, "markersize": size, "markeredgewidth": 1.5, "linestyle": "none"}
             axis.plot(x, [share.value for share in shares], color=color, label=f"{label}, {words}", **style)
     axis.set_xticks(range(len(BIN_LABELS)), BIN_LABELS)
+    axis.set_xlim(-0.5, len(BIN_LABELS) - 0.5)
     axis.set_xlabel("solve rate p")
 
 

@@ -13,7 +13,13 @@ model has a ||Delta(x)|| that may depend on the prompt, and on its difficulty. T
 - what is the norm of *one sampled group's* gradient? If scores within a class are orthogonal with equal norm n, then
   ||sbar+ - sbar-|| = n sqrt(G / (k (G-k))), and the norm of the GRPO gradient is n / sqrt(G) for every mixed group:
   sigma then says nothing about single groups, only about what is left of them on average. Measured by k, against the
-  signal sigma ||Delta||, the noise n / sqrt(G), and the root of the sum of their squares.
+  signal sigma ||Delta||, the noise n / sqrt(G), and the root of the sum of their squares. These come from the class
+  means that the measured norm comes from, so that their agreement shows no more than equal scatter in both classes.
+  The formula without that assumption (`shared.theory.group_norms`) is therefore estimated on one half of a prompt's
+  completions and compared with groups of the other half.
+
+Delta is no free quantity: since E[s] = 0, E[s | right] = (1-p) Delta and E[s | wrong] = -p Delta, and Delta is the
+gradient of logit p. That the few right completions of a hard prompt resemble each other is this identity, no finding.
 
 A score is grad log pi of the whole completion (the sum over its tokens), the score that TRL's losses "dapo" and
 "dr_grpo" imply up to a factor common to the batch, with respect to the linear layers, as a sketch
@@ -51,6 +57,7 @@ from shared.harness.jobs import JobContext, Row, row
 from shared.models import catalog
 from shared.models.sampling import Sample
 from shared.theory.closed_forms import sigma
+from shared.theory.group_norms import expected_squared_norm
 from shared.training.run import run_training
 
 SPLITS = 64
@@ -85,6 +92,15 @@ class Unit:
     @cached_property
     def means(self) -> Classes | None:
         return None if self.gram is None else classes(self.gram, self.rewards)
+
+    @cached_property
+    def halves(self) -> tuple[Classes, Classes] | None:
+        """Class means of the completions at even and at odd places, independent of each other; None where one lacks
+        two completions of each class."""
+        if self.gram is None:
+            return None
+        both = tuple(classes(self.gram[i::2, i::2], self.rewards[i::2]) for i in range(2))
+        return both if all(np.isfinite(one.delta_squared) for one in both) else None
 
     def group_norm_squared(self, size: int) -> np.ndarray:
         """Mean squared norm of a GRPO group's gradient by its k, (size + 1,); 0 where it is silent or not known."""
@@ -186,7 +202,7 @@ def _summary(units: list[Unit], sizes: list[int], step: int | None = None) -> li
     """Everything that is said of several prompts together. Names without a step begin with `run_`."""
     metrics = _structure(units)
     for size in sizes:
-        metrics |= _norms(units, size)
+        metrics |= _norms(units, size) | _held_out_norms(units, size)
         for method in METHODS:
             metrics |= _mass(units, size, method)
     prefix = "run_" if step is None else ""
@@ -218,10 +234,14 @@ def _structure(units: list[Unit]) -> dict[str, float]:
     if known.sum() > 3:
         spread = np.array([one.spread for one in means])
         _add(metrics, "signal_to_noise", _ratio(delta[known], spread[known], prompts[known]))
+        apart = np.array([[one.spread_right, one.spread_wrong] for one in means])[known]
+        _add(metrics, "spread_ratio", _ratio(apart[:, 0], apart[:, 1], prompts[known]))
         steps = np.array([unit.step for unit in units])
         trend = _trend(delta[known], rates[known], steps[known], prompts[known])
         for i, name in enumerate(("delta_exponent", "delta_tilt")):
             metrics[name], metrics[f"{name}_error"] = trend.value[i], trend.error[i]
+        within = difficulty_trend(delta[known], rates[known], np.stack([steps[known], prompts[known]], axis=1))
+        metrics["delta_exponent_within"], metrics["delta_tilt_within"] = within
     return metrics
 
 
@@ -259,6 +279,34 @@ def _norms(units: list[Unit], size: int) -> dict[str, float]:
         metrics[f"norm_exponent/{size}"] = within_prompts_slope(
             np.log(sigma(k[inner], size)), measured[:, inner], weights[:, inner]
         )
+    return metrics
+
+
+def _held_out_norms(units: list[Unit], size: int) -> dict[str, float]:
+    """`norm_held_out/G/k`, measured on one half of a prompt's completions, against `norm_formula/G/k` from the other.
+
+    Each half predicts the other, and both predictions count. Prompts enter as in `_norms`; only those with two
+    completions of each class in both halves. `norm_error_formula/G`: mean |log(predicted / measured)| over groups.
+    """
+    kept = [unit for unit in units if unit.halves is not None]
+    k = np.arange(1, size)
+    weights = np.array([_probabilities(unit, size)[k] for unit in kept])
+    if not kept or not weights.sum() > 0:
+        return {}
+    squared = {"formula": np.zeros(size - 1), "held_out": np.zeros(size - 1)}
+    for unit, weight in zip(kept, weights, strict=True):
+        for fitted, other in (unit.halves, unit.halves[::-1]):
+            predicted = expected_squared_norm(k, size, fitted.delta_squared, fitted.spread_right, fitted.spread_wrong)
+            squared["formula"] += weight * predicted
+            squared["held_out"] += weight * group_norm_squared(other, size)[k]
+    total = weights.sum(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        curves = {name: np.sqrt(np.maximum(sums / (2 * total), 0.0)) for name, sums in squared.items()}
+        off = np.abs(np.log(curves["formula"] / curves["held_out"]))
+    metrics = {f"norm_{name}/{size}/{i}": curve[i - 1] for name, curve in curves.items() for i in k if total[i - 1] > 0}
+    usable = np.isfinite(off) & (total > 0)
+    if usable.any():
+        metrics[f"norm_error_formula/{size}"] = float(np.average(off[usable], weights=total[usable]))
     return metrics
 
 

@@ -98,9 +98,9 @@ def _mistakes(axis: Axes, rows: pd.DataFrame) -> None:
         )
     axis.set_yticks(range(len(names)), [_WRONG[name] for name in names])
     axis.set_ylim(-0.6, len(names) - 0.2)
-    axis.set_xlim(1e-10, 30)
+    axis.set_xlim(_FLOOR / 3, 30)
     axis.set_title("error of predictions wrong on purpose", loc="left")
-    axis.set_xlabel("same ratio (dotted: tolerance)")
+    axis.set_xlabel("same ratio (left of its tolerance: no effect)")
 
 
 # --- where the identity stops -----------------------------------------------------------------------------------------
@@ -152,6 +152,8 @@ def _partial_credit(axis: Axes, rows: pd.DataFrame, large: pd.DataFrame) -> None
     _large_model(axis, large[_equal(large, "reward", "digits")], x=11 if "levels" in rows else 1.0)
     axis.set_title("partial credit", loc="left")
     axis.set_xlabel("levels of reward (2: the theorem)")
+    if len(large):
+        axis.plot([], [], "s", markersize=6, markerfacecolor="none", color="black", label="SmolLM2-135M, same colors")
     axis.legend(loc="center right", fontsize=6.5)
 
 

@@ -28,6 +28,23 @@ class BigMathSettings(Settings):
     solve_rates: str = Field(description="source of solve rates: see `shared.planning.solve_rates`")
 
 
+class CorollariesSettings(Settings):
+    """`corollaries`."""
+
+    solve_rates: str = Field(description="source of solve rates with a number of rollouts")
+    group_size: int = Field(ge=2, description="completions of a prompt, G")
+    p: float = Field(gt=0, lt=1, description="solve rate of the hard prompt that is compared with an even one")
+
+
+class RateMixtureSettings(Settings):
+    """`rate-mixture`."""
+
+    solve_rates: str = Field(description="source of solve rates with a number of rollouts")
+    grid_points: int = Field(ge=3, description="solve rates that the mixture may hold, denser towards 0 and 1")
+    group_sizes: list[int] = Field(min_length=1, description="sizes whose silent share is predicted")
+    draws: int = Field(ge=2, description="bootstrap draws of the problems")
+
+
 class IdentitySettings(Settings):
     """`identity`."""
 
@@ -43,6 +60,12 @@ class DapoLogSettings(Settings):
     growth: Literal["exponential", "geometric", "reciprocal", "linear"] = Field(description="how the temperature grows")
     start: Literal["all", "interior", "clipped"] = Field(description="solve rates that the warp starts from")
     plateau: Literal["fixed", "fitted"] = Field(description="where the share ends")
+    draws: int = Field(ge=2, description="bootstrap draws")
+
+
+class DapoLogAuthorsSettings(Settings):
+    """`dapo-log-authors`."""
+
     draws: int = Field(ge=2, description="bootstrap draws")
 
 

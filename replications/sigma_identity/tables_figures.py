@@ -89,7 +89,7 @@ def group_size_law(frame: pd.DataFrame) -> Figure | None:
 
 
 def silent_fraction(frame: pd.DataFrame) -> Figure | None:
-    """Expected share of silent groups on Big-Math by G, rates taken as exact and groups drawn from the rollouts."""
+    """Expected share of silent groups on Big-Math by G: rates exact, drawn from the rollouts, fitted to the counts."""
     rows = frame[frame["experiment"] == "big-math"]
     if rows.empty:
         return None
@@ -106,19 +106,34 @@ def silent_fraction(frame: pd.DataFrame) -> Figure | None:
             if (printed := _printed(rows, f"big-math/{metric.replace('_', '-')}/g{size:g}")) is not None:
                 paper_mark(axis, size, printed)
     floor = rows.loc[rows["metric"] == "silent_at_every_group_size", "value"].iloc[0]
-    axis.axhline(
-        floor, color=PAPER_COLOR, linestyle=":", linewidth=1, label="never or always solved: silent at every G"
-    )
-    group_size_axis(axis, rows["group_size"])
-    axis.set_ylim(0, 0.65)
+    label = f"never or always solved in 64 rollouts, {100 * floor:.1f} %: the paper's floor"
+    axis.axhline(floor, color=PAPER_COLOR, linestyle=":", linewidth=1, label=label)
+    sizes = sorted({*rows["group_size"].unique(), *_mixture(axis, frame)})
+    group_size_axis(axis, sizes)
+    axis.set_ylim(0, 0.9)
     axis.set_title("silent groups on Big-Math", loc="left")
-    axis.legend(loc="upper right")
+    axis.legend(loc="upper right", fontsize=7)
     return figure
 
 
+def _mixture(axis, frame: pd.DataFrame) -> list[int]:
+    """The silent share under the fitted distribution of solve rates, with its interval; the sizes it is known at."""
+    rows = frame[frame["experiment"] == "rate-mixture"]
+    values = rows.groupby("metric")["value"].first()
+    sizes = sorted(int(metric.split("/")[1]) for metric in values.index if metric.startswith("silent/"))
+    if sizes:
+        share, low, high = (
+            [values[f"{name}/{size}"] for size in sizes] for name in ("silent", "silent_low", "silent_high")
+        )
+        axis.fill_between(sizes, low, high, color=COLORS[2], alpha=0.3, linewidth=0)
+        axis.plot(sizes, share, color=COLORS[2], linewidth=1.2, label="solve rates fitted to the counts (95 % band)")
+    return sizes
+
+
 def dapo_log(frame: pd.DataFrame) -> Figure | None:
-    """DAPO's points with the fits of one start, and R^2 with pairs-bootstrap intervals of every reading."""
-    rows, generic = (frame[frame["experiment"] == name] for name in ("dapo-log", "dapo-log-generic"))
+    """DAPO's points with the authors' fit and our others, and R^2 with bootstrap intervals of every reading."""
+    names = ("dapo-log", "dapo-log-generic", "dapo-log-authors")
+    rows, generic, authors = (frame[frame["experiment"] == name] for name in names)
     if rows.empty:
         return None
     figure, axes = panels(1, 2, width=4.6, height=3.2)
@@ -127,22 +142,30 @@ def dapo_log(frame: pd.DataFrame) -> Figure | None:
     chosen = rows[(rows["start"] == "interior") & (rows["plateau"] == "fixed") & (rows["metric"] == "fitted_share")]
     for color, (growth, label) in zip(COLORS, GROWTH_LABELS.items(), strict=False):
         own = chosen[chosen["growth"] == growth]
-        axes[0, 0].plot(own["step"], own["value"], color=color, label=label)
+        axes[0, 0].plot(own["step"], own["value"], color=color, linewidth=0.9, label=f"{label}, 0 < p < 1")
+    theirs = authors[authors["metric"] == "fitted_share"].sort_values("step")
+    if len(theirs):
+        axes[0, 0].plot(theirs["step"], theirs["value"], color="black", linewidth=2, label="as in the authors' script")
     curve = (
         generic[(generic["metric"] == "fitted_share") & (generic["form"] == "exponential")] if len(generic) else None
     )
     if curve is not None and len(curve):
         axes[0, 0].plot(curve["step"], curve["value"], color=PAPER_COLOR, linestyle="--", label="generic, 2 parameters")
-    axes[0, 0].set_title("share of prompts with 32 of 32 right (start: 0 < p < 1)", loc="left")
+    axes[0, 0].set_title("share of prompts with 32 of 32 right", loc="left")
     axes[0, 0].set_xlabel("training step")
     axes[0, 0].legend(loc="lower right")
-    _readings(axes[0, 1], rows, generic)
+    _readings(axes[0, 1], rows, generic, authors)
     return figure
 
 
-def _readings(axis, rows: pd.DataFrame, generic: pd.DataFrame) -> None:
+def _readings(axis, rows: pd.DataFrame, generic: pd.DataFrame, authors: pd.DataFrame) -> None:
     """One line per reading: R^2 with its interval; filled where the plateau is fixed, open where it is fitted."""
     names: list[str] = []
+    if len(authors):
+        values = authors[authors["step"].isna()].groupby("metric")["value"].first()
+        axis.plot([values["r2_low"], values["r2_high"]], [0, 0], color="black", linewidth=2)
+        axis.plot(values["r2"], 0, "o", color="black", markersize=5)
+        names.append("authors' script (10–90 %)")
     for start, start_label in START_LABELS.items():
         for color, (growth, label) in zip(COLORS, GROWTH_LABELS.items(), strict=False):
             own = rows[(rows["start"] == start) & (rows["growth"] == growth)]
@@ -153,11 +176,11 @@ def _readings(axis, rows: pd.DataFrame, generic: pd.DataFrame) -> None:
         if len(generic):
             _interval(axis, generic[generic["form"] == form], len(names), PAPER_COLOR, PAPER_COLOR)
         names.append(f"generic, {form}")
-    low, high = (_printed(rows, f"dapo-log/r2-{end}/pairs") for end in ("low", "high"))
+    low, high = (_printed(rows, f"dapo-log/authors/r2-{end}") for end in ("low", "high"))
     if low is not None and high is not None:
         axis.axvspan(low, high, color="#e4e4e4", zorder=0)
     for name in ("r2", "r2-generic"):
-        if (printed := _printed(rows, f"dapo-log/{name}")) is not None:
+        if (printed := _printed(rows, f"dapo-log/authors/{name}")) is not None:
             axis.axvline(printed, color=PAPER_COLOR, linestyle="--", linewidth=0.8)
     axis.set_yticks(range(len(names)), names, fontsize=6.5)
     axis.invert_yaxis()

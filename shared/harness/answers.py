@@ -9,6 +9,13 @@ from typing import TYPE_CHECKING
 from shared.harness.verdicts import CONDITIONAL, EQUIVALENT, INCONCLUSIVE, NOT_REPRODUCED, NOT_RUN, REPRODUCED, VERDICTS
 
 NO_EFFECT = "no effect of a size that matters"
+STATES = {
+    REPRODUCED: "hold",
+    CONDITIONAL: "hold under conditions",
+    NOT_REPRODUCED: "fail",
+    EQUIVALENT: "are equivalent",
+    INCONCLUSIVE: "are inconclusive",
+}
 
 if TYPE_CHECKING:
     from shared.harness.outcomes import CheckLine
@@ -39,7 +46,7 @@ def answer(lines: Sequence[CheckLine], rule: str) -> Answer | None:
         return Answer(NOT_RUN, "; ".join(dict.fromkeys(line.reason for line in lines)), len(lines), 0, command)
     verdict = combined([line.verdict for line in run], rule)
     words = _words(lines, run, rule)
-    if verdict == NOT_REPRODUCED and NOT_REPRODUCED not in [line.verdict for line in run]:
+    if all(line.verdict == EQUIVALENT for line in run):
         words = f"{NO_EFFECT}; {words}"
     late = [line for line in run if line.newer]
     if late:
@@ -81,8 +88,11 @@ def _words(lines: Sequence[CheckLine], run: Sequence[CheckLine], rule: str) -> s
     verdicts = [line.verdict for line in run]
     total = f"{len(lines)} checks" if len(run) == len(lines) else f"{len(lines)} checks, {len(run)} of them run"
     if verdicts.count(verdicts[0]) == len(verdicts):
-        return f"all of {total}"
+        where = {line.conditions for line in run} if verdicts[0] == CONDITIONAL else set()
+        counted = f"{len(run)} of {total}" if len(run) == len(lines) else f"all of {total}"
+        return f"{counted} {STATES[verdicts[0]]}" + (f" ({where.pop()})" if len(where) == 1 else "")
     holding = [line.check.statement.rstrip(".") for line in run if line.verdict == REPRODUCED]
     if rule == "any" and holding:
         return f"{len(holding)} of {total}: {'; '.join(holding)}"
-    return f"{count_verdicts(verdicts)} of {total}"
+    counts = count_verdicts(verdicts).replace(EQUIVALENT, f"{EQUIVALENT} ({NO_EFFECT})")
+    return f"{counts} of {total}"

@@ -101,8 +101,23 @@ def checks_of_claims(outcomes: Sequence[ClaimOutcome]) -> list[Block]:
     ]
 
 
+def headlines(outcomes: Sequence[ClaimOutcome]) -> str:
+    """One Markdown item a question that checks answer, with what each of them says; empty where none asks one."""
+    answers: dict[str, list[str]] = {}
+    for line in (line for one in outcomes for line in one.lines):
+        if line.check.headline:
+            ours = f", ours {line.ours}" if line.ours else ""
+            text = f"{line.check.statement.rstrip('.')}: **{line.verdict}**{ours}."
+            answers.setdefault(line.check.headline, []).append(text)
+    return "\n".join(f"- **{question}** {' '.join(texts)}" for question, texts in answers.items())
+
+
 def claims_blocks(outcomes: Sequence[ClaimOutcome], level: int) -> list[Block]:
     """Counts, the paper's claims, our own, then every check under its claim."""
+    return [*claims_overview(outcomes), Heading("Checks", level), *checks_of_claims(outcomes)]
+
+
+def claims_overview(outcomes: Sequence[ClaimOutcome]) -> list[Block]:
+    """Counts, the paper's claims and our own, one row each."""
     blocks: list[Block] = [Paragraph(counts_line(outcomes))]
-    blocks += [table for source in (PAPER, OURS) if (table := claims_table(outcomes, source)) is not None]
-    return [*blocks, Heading("Checks", level), *checks_of_claims(outcomes)]
+    return blocks + [table for source in (PAPER, OURS) if (table := claims_table(outcomes, source)) is not None]

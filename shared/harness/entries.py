@@ -33,6 +33,7 @@ class CheckEntry(Entry):
     scaled one); `support` is shown and decides nothing; `control` tests our own machinery.  `unit` and `definition`
     say what its number is.  `criterion` is only written where it says more than the keys do (a reason for a threshold,
     say); `judged_by` puts it into words where it is not.  `claim` and `source` are those of the claim it stands under.
+    `headline`: the question that the check answers in the first lines of its paper's page.
     `post_hoc`: the criterion was written or changed after measurements that it judges had been looked at; every report
     says so, until the experiment is measured anew under the criterion (`shared.harness.criteria`).
     """
@@ -54,6 +55,7 @@ class CheckEntry(Entry):
     select: Filter = {}
     conditions: Names = ()
     timing: bool = False
+    headline: Text | None = None
     post_hoc: bool = False
 
     @property

@@ -127,6 +127,9 @@ def _check_page(paper: Paper, problems: Problems) -> None:
     positions = [text.find(mark) for mark in marks]
     if -1 in positions or positions != sorted(positions):
         problems.add(f"{page}: the report needs the lines {marks[0]} and {marks[1]}, in this order, to fill in.")
+    missing = [name for name in paper.experiments if f"`{name}`" not in text]
+    if missing:
+        problems.add(f"{page}: says nothing of `{'`, `'.join(missing)}`; add a row each to the table of what we run.")
     for folder, figure in re.findall(r"/([\w-]+)/[\w-]+/figures/([\w.-]+?)\.(?:png|pdf)", text):
         if folder == paper.name and figure not in paper.figures:
             problems.add(

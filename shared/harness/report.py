@@ -13,7 +13,7 @@ from typing import Any
 
 from shared.errors import ReplicationError
 from shared.harness.calibration_table import calibration_blocks
-from shared.harness.claim_tables import claims_blocks, claims_table, counts_line
+from shared.harness.claim_tables import claims_blocks, claims_overview, claims_table, counts_line, headlines
 from shared.harness.claims import PAPER, UNLIKE_NAME
 from shared.harness.jobs import write_atomic
 from shared.harness.outcomes import (
@@ -276,5 +276,10 @@ def _update_readmes(papers: Sequence[Paper], found: dict[str, list[ProfileResult
     for paper in papers:
         outcomes = best_outcomes(paper, committed[paper.slug])
         if outcomes:
-            text = to_markdown(claims_blocks(outcomes, 3))
-            update_marked_block(paper.directory / "README.md", f"findings-{paper.slug}", text)
+            texts = {
+                "headlines": headlines(outcomes),
+                "claims": to_markdown(claims_overview(outcomes)),
+                "findings": to_markdown(claims_blocks(outcomes, 3)),  # claims and every check
+            }
+            for name, text in texts.items():
+                update_marked_block(paper.directory / "README.md", f"{name}-{paper.slug}", text)

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 from filelock import FileLock, Timeout
 from rich.console import Console
 
@@ -215,7 +217,9 @@ def _assemble(
         )
         if plan.experiment in criteria:
             experiments[plan.experiment]["criteria"] = criteria[plan.experiment]
-    for frame, name in zip(tidy(finished), (MEASUREMENTS, TIMINGS), strict=True):
+    frames = tidy(finished)
+    _warn_of_values(frames[0], console)
+    for frame, name in zip(frames, (MEASUREMENTS, TIMINGS), strict=True):
         write_measurements(with_kept_rows(frame, directory / name, kept, list(experiments)), directory / name)
     if kept:
         console.print(f"Kept as they are in {directory.name}: {', '.join(kept)}.", highlight=False)
@@ -235,6 +239,19 @@ def _assemble(
         "experiments": experiments,
     }
     _write_record(directory / RECORD, record, started, source, options)
+
+
+def _warn_of_values(frame: pd.DataFrame, console: Console) -> None:
+    """Say which metrics have values that are no finite numbers: a division by zero must not wait for a verdict."""
+    odd = frame[~np.isfinite(frame["value"])]
+    for (experiment, metric), rows in odd.groupby(["experiment", "metric"]):
+        console.print(
+            f"{experiment}: {len(rows)} values of {metric} are not finite, first with "
+            f"{rows['settings'].iloc[0] or 'its only settings'}; no check can be judged from them.",
+            style="yellow",
+            soft_wrap=True,
+            markup=False,
+        )
 
 
 def _experiment_record(

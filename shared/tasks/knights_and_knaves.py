@@ -20,8 +20,8 @@ from typing import Any
 from datasets import Dataset
 
 from shared.errors import ReplicationError
-from shared.grading.puzzles.answers import is_well_formed, parse_answer
-from shared.grading.rewards import Completion, completion_text
+from shared.grading.completions import Completion, completion_text, is_well_formed
+from shared.grading.puzzle_answers import PARSERS, Parser, parse_answer, parse_answer_ar_lopti
 from shared.tables import read_table
 from shared.tasks import RewardFunction, Task
 from shared.tasks.puzzles.drawing import FEWEST_PEOPLE, KNAVE, KNIGHT, MOST_PEOPLE, Puzzle, draw_puzzle
@@ -30,6 +30,8 @@ from shared.tasks.puzzles.statements import Statements, canonical_form, parse_st
 __all__ = [
     "Puzzle",
     "answer_reward",
+    "ar_lopti_reward",
+    "ar_lopti_shaping_reward",
     "build_prompt",
     "canonical_form",
     "draw_puzzle",
@@ -64,6 +66,7 @@ def load(
     depth: int = 2,
     width: int = 2,
     reward: str = "strict",
+    parser: str = "strict",
     train_path: str | Sequence[str] | None = None,
     validation_path: str | Sequence[str] | None = None,
     seed: int = 0,
@@ -71,18 +74,22 @@ def load(
 ) -> Task:
     """Puzzles with the given numbers of people, each number equally often; other numbers for validation if given.
 
-    `reward`: "strict" (1 for the whole answer, else 0) or "shaped" (`shaped_reward`, 3 / -0.5 / -1 / -3). `depth`,
-    `width`: see `draw_puzzle`. `train_path`, `validation_path`: files to read in place of drawing puzzles (all of them,
-    or the first so many); training puzzles that the validation files hold are left out and counted. Sizes are 2000 and
-    200 drawn puzzles unless given. `seed` decides the training puzzles or, with files, their order; the validation
-    puzzles do not depend on it. Validation puzzles all differ in canonical form, training puzzles as written.
+    `reward`: "strict" (1 for the whole answer, else 0) or "shaped" (`shaped_reward`, 3 / -0.5 / -1 / -3). `parser`, the
+    rule by which an answer is read: "strict", which pays in no doubtful case, or "ar-lopti", the looser one of the
+    AR-Lopti code, only to compare with that paper's numbers (see `shared.grading.puzzle_answers`). `depth`, `width`:
+    see `draw_puzzle`. `train_path`, `validation_path`: files to read in place of drawing puzzles (all of them, or the
+    first so many); training puzzles that the validation files hold are left out and counted. Sizes are 2000 and 200
+    drawn puzzles unless given. `seed` decides the training puzzles or, with files, their order; the validation puzzles
+    do not depend on it. Validation puzzles all differ in canonical form, training puzzles as written.
 
     Rows have `prompt` (chat messages), `names` and `roles` (lists, in the same order), `answer`, `people`, `statements`
     and `puzzle` (a hash of the canonical form). `Task.settings` adds `split_proof` of the two data sets. Raises
     ReplicationError for settings out of range, unreadable files, and when there are too few distinct puzzles.
     """
-    if reward not in _REWARDS:
-        raise ReplicationError(f"reward must be one of {', '.join(_REWARDS)}, not {reward!r}.")
+    if parser not in PARSERS:
+        raise ReplicationError(f"parser must be one of {', '.join(PARSERS)}, not {parser!r}.")
+    if reward not in _REWARDS[parser]:
+        raise ReplicationError(f"reward must be one of {', '.join(_REWARDS[parser])}, not {reward!r}.")
     counts = _people(people)
     held_out_counts = counts if validation_people is None else _people(validation_people)
     if not 2 <= depth <= 4 or not 2 <= width <= 3:
@@ -111,13 +118,13 @@ def load(
         name="knights-and-knaves",
         train=train_rows,
         validation=validation_rows,
-        rewards=list(_REWARDS[reward]),
+        rewards=list(_REWARDS[parser][reward]),
         build_prompt=lambda text: build_prompt(text, system_message),
         settings={
             "people": counts if train_path is None else _counts_in(train),
             "validation_people": held_out_counts if validation_path is None else _counts_in(validation),
             "train_size": len(train),
-            "validation_size": len(validation), "depth": depth, "width": width, "reward": reward,
+            "validation_size": len(validation), "depth": depth, "width": width, "reward": reward, "parser": parser,
             "train_path": train_path, "validation_path": validation_path, "seed": seed,
             "system_message": system_message, "left_out_of_train": left_out,
             **split_proof(train_rows, validation_rows),
@@ -156,14 +163,14 @@ def split_proof(train: Dataset, validation: Dataset) -> dict[str, Any]:
 
 
 def is_correct(completion: str, gold: Mapping[str, str]) -> bool:
-    """Whether a completion gives each name of the puzzle its role in `gold`, and says nothing against it."""
+    """Whether the `<answer>` of a completion gives each name of the puzzle its role in `gold` and says nothing else."""
     return parse_answer(completion, tuple(gold)) == dict(gold)
 
 
 def strict_reward(
     completions: Sequence[Completion], names: Sequence[Sequence[str]], roles: Sequence[Sequence[str]], **kwargs: Any
 ) -> list[float]:
-    """TRL reward: 1.0 where every name has its right role, else 0.0, wherever in the completion the answer stands.
+    """TRL reward: 1.0 where the `<answer>` after the thought gives every name its right role, else 0.0.
 
     `names`, `roles`: of each completion's puzzle, in one order. Raises ValueError for a gold answer that is none.
     """
@@ -175,13 +182,25 @@ def format_reward(completions: Sequence[Completion], **kwargs: Any) -> list[floa
     return [1.0 if is_well_formed(completion_text(completion)) else -1.0 for completion in completions]
 
 
-def answer_reward(
+def ar_lopti_reward(
     completions: Sequence[Completion], names: Sequence[Sequence[str]], roles: Sequence[Sequence[str]], **kwargs: Any
+) -> list[float]:
+    """TRL reward: `strict_reward` by AR-Lopti's looser rule, which pays falsely: see `parse_answer_ar_lopti`."""
+    read = _read_answers(completions, names, roles, parse_answer_ar_lopti)
+    return [float(answer == gold) for _, answer, gold in read]
+
+
+def answer_reward(
+    completions: Sequence[Completion],
+    names: Sequence[Sequence[str]],
+    roles: Sequence[Sequence[str]],
+    parse: Parser = parse_answer,
+    **kwargs: Any,
 ) -> list[float]:
     """TRL reward: 2.0 for the right answer, -1.5 for a wrong one, -2.0 for none or for one in a bad format."""
     return [
         -2.0 if answer is None or not is_well_formed(text) else 2.0 if answer == gold else -1.5
-        for text, answer, gold in _read_answers(completions, names, roles)
+        for text, answer, gold in _read_answers(completions, names, roles, parse)
     ]
 
 
@@ -195,10 +214,16 @@ def shaping_reward(completions: Sequence[Completion], **columns: Any) -> list[fl
     return [a - b for a, b in zip(shaped_reward(completions, **columns), strict_reward(completions, **columns))]
 
 
+def ar_lopti_shaping_reward(completions: Sequence[Completion], **columns: Any) -> list[float]:
+    """TRL reward: `shaping_reward` by AR-Lopti's looser rule; summed with `ar_lopti_reward` the shaped reward."""
+    shaped = shaped_reward(completions, **{**columns, "parse": parse_answer_ar_lopti})
+    return [a - b for a, b in zip(shaped, ar_lopti_reward(completions, **columns))]
+
+
 # The first is 1.0 exactly where a completion is correct, as a task's first reward has to be; TRL sums them.
-_REWARDS: dict[str, tuple[RewardFunction, ...]] = {
-    "strict": (strict_reward,),
-    "shaped": (strict_reward, shaping_reward),
+_REWARDS: dict[str, dict[str, tuple[RewardFunction, ...]]] = {
+    "strict": {"strict": (strict_reward,), "shaped": (strict_reward, shaping_reward)},
+    "ar-lopti": {"strict": (ar_lopti_reward,), "shaped": (ar_lopti_reward, ar_lopti_shaping_reward)},
 }
 
 
@@ -243,7 +268,10 @@ def _read_all(paths: str | Sequence[str]) -> list[Puzzle]:
 
 
 def _read_answers(
-    completions: Sequence[Completion], names: Sequence[Sequence[str]], roles: Sequence[Sequence[str]]
+    completions: Sequence[Completion],
+    names: Sequence[Sequence[str]],
+    roles: Sequence[Sequence[str]],
+    parse: Parser = parse_answer,
 ) -> Iterator[tuple[str, dict[str, str] | None, dict[str, str]]]:
     """(text, answer read, gold answer) of each completion."""
     if not len(completions) == len(names) == len(roles):
@@ -252,7 +280,7 @@ def _read_answers(
         if len(people) != len(gold) or not people or not set(gold) <= {KNIGHT, KNAVE}:
             raise ValueError(f"not a gold answer: names {people!r} with roles {gold!r}")
         text = completion_text(completion)
-        yield text, parse_answer(text, people), dict(zip(people, gold))
+        yield text, parse(text, people), dict(zip(people, gold))
 
 
 def _people(people: int | Sequence[int]) -> list[int]:

@@ -16,7 +16,7 @@ from typing import Any
 from datasets import Dataset, load_dataset
 
 from shared.errors import ReplicationError
-from shared.grading.answer_text import last_boxed
+from shared.grading.completions import last_boxed
 from shared.grading.rewards import UngradableGoldError, accuracy_reward, check_gold
 from shared.tables import FILE_TYPES, read_table
 from shared.tasks import Task

@@ -17,7 +17,8 @@ import pytest
 from replications.__main__ import main
 from replications.paper_commands import new_paper, problems_of
 from shared.errors import ReplicationError
-from shared.harness.papers import discover
+from shared.harness.jobs import JobContext
+from shared.harness.papers import Paper, discover
 from shared.harness.report import papers_table
 
 ROOT = Path(__file__).parents[2]
@@ -89,6 +90,25 @@ def test_every_command_of_the_guide_runs(copy: Path) -> None:
     assert "Larger groups are less often silent." in page and "`my-paper/drawn-share`" in page
 
 
+@pytest.mark.slow
+def test_the_example_of_a_training_experiment_trains(tmp_path: Path) -> None:
+    directory = new_paper("trained-paper", tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.S)
+    settings, experiment = (block.replace("replications.my_paper", "trained_paper") for block in blocks)
+    (directory / "settings.py").write_text(settings)
+    (directory / "experiments.py").write_text(experiment)
+    registered = Paper(directory).experiments["training"]
+    cell = {
+        "model": "tiny-random", "steps": 2, "group_size": 4, "prompts_per_step": 2, "max_new_tokens": 4,
+        "train_size": 32, "trl": {"importance_sampling_level": "sequence"},
+    }  # fmt: skip
+    rows = registered.function(registered.parse(cell, "here"), 0, JobContext(tmp_path / "job"))
+    assert [(one["metric"], one["step"]) for one in rows] == [
+        ("reward", 0), ("silent_share", 0), ("reward", 1), ("silent_share", 1)
+    ]  # fmt: skip
+    assert len({one["value"] for one in rows if one["metric"] == "reward"} | {0.0, 1.0}) > 2  # neither 0 nor 1
+
+
 def test_a_new_paper_meets_the_style_of_the_code(copy: Path) -> None:
     directory = new_paper("styled-paper", copy / "replications", 'Of "groups"'.replace('"', "'"))
     for command in (["check"], ["format", "--check"]):
@@ -125,7 +145,9 @@ def test_nothing_is_overwritten_or_hidden(replicate: Run, toy: Path, tmp_path: P
 def test_check_lists_every_problem_and_fails(replicate: Run, toy: Path) -> None:
     code, printed = replicate("check", "toy-paper")
     assert code == 1 and "README.md does not exist" in printed and "1 problem(s)" in printed
-    (toy / "README.md").write_text("<!-- generated:findings-toy-paper -->\n<!-- /generated:findings-toy-paper -->\n")
+    (toy / "README.md").write_text(
+        "`draw` `batch`\n<!-- generated:findings-toy-paper -->\n<!-- /generated:findings-toy-paper -->\n"
+    )
     code, printed = replicate("check")
     assert code == 0 and "quick: 10 jobs of draw, batch, up to 1 min; judges 2 of 3 checks" in printed
     text = (toy / "claims.toml").read_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -418,3 +419,42 @@ def test_the_summary_finds_a_flat_delta_flat_and_counts_what_it_used() -> None:
     tilted = {row["metric"]: row["value"] for row in open_test_gradients._summary(steep, [8], 0)}
     assert tilted["delta_exponent"] == pytest.approx(-0.5, abs=1e-6)
     assert tilted["expected_gap/grpo/8/extreme"] > found["expected_gap/grpo/8/extreme"] + 0.02
+
+
+def some_units(
+    generator: np.random.Generator, prompts: int, noise_right: float, noise_wrong: float
+) -> list[open_test_gradients.Unit]:
+    """Units of a policy whose right and wrong scores scatter differently around class means Delta apart."""
+    units = []
+    for prompt in range(prompts):
+        rate, n, dimension = generator.uniform(0.2, 0.8), 64, 12
+        rewards = (generator.random(n) < rate).astype(int)
+        noise = np.where(rewards == 1, noise_right, noise_wrong)[:, None] * generator.normal(size=(n, dimension))
+        scores = (rewards - rate)[:, None] * np.eye(dimension)[0] + noise
+        counts = generator.binomial(32, rate, size=3)
+        units.append(open_test_gradients.Unit(prompt, 0, scores @ scores.T, rewards, *map(int, counts), 32))
+    return units
+
+
+def test_the_formula_predicts_groups_that_it_has_not_seen_and_equal_noise_does_not() -> None:
+    units = some_units(np.random.default_rng(3), 150, 0.3, 0.9)
+    found = {row["metric"]: row["value"] for row in open_test_gradients._summary(units, [8], 0)}
+    assert found["norm_error_formula/8"] < 0.03 < 0.1 < found["norm_error_both/8"]
+    assert found["spread_ratio"] == pytest.approx(1 / 9, rel=0.1)
+    for k in (1, 4, 7):
+        assert found[f"norm_formula/8/{k}"] == pytest.approx(found[f"norm_held_out/8/{k}"], rel=0.1)
+    lonely = [replace(unit, rewards=np.eye(64, dtype=int)[0]) for unit in units[:3]]
+    assert not [row for row in open_test_gradients._summary(lonely, [8], 0) if "formula" in row["metric"]]
+
+
+def test_a_tilt_between_prompts_is_no_tilt_within_them() -> None:
+    generator = np.random.default_rng(4)
+    prompts, steps = np.repeat(np.arange(40), 3), np.tile(np.arange(3), 40)
+    level = generator.uniform(-1, 1, 40)
+    rates = 1 / (1 + np.exp(-(2 * level[prompts] + 0.5 * steps + 0.3 * generator.normal(size=120) - 0.5)))
+    delta = np.exp(-2 * level[prompts] + 0.4 * steps)  # of the prompt and the step, whatever the rate
+    both = np.stack([steps, prompts], axis=1)
+    assert difficulty_trend(delta, rates, steps)[1] < -0.5
+    assert difficulty_trend(delta, rates, both) == pytest.approx([0, 0], abs=1e-6)
+    tilted = delta * np.exp(2 * -0.7 * (2 * rates - 1))
+    assert difficulty_trend(tilted, rates, both)[1] == pytest.approx(-0.7, abs=1e-6)

@@ -67,11 +67,14 @@ def test_no_effect_that_matters_counts_against_a_claim_like_a_reversal(rule: str
         assert combined(verdicts, rule) == combined(reversed_, rule)
 
 
-def test_the_answer_tells_no_effect_from_a_reversal() -> None:
-    none = answer([line(EQUIVALENT), line(INCONCLUSIVE)], "all")
-    reversal = answer([line(EQUIVALENT), line(NOT_REPRODUCED)], "all")
-    assert none is not None and reversal is not None and none.verdict == reversal.verdict == NOT_REPRODUCED
-    assert NO_EFFECT in none.text and NO_EFFECT not in reversal.text
+def test_the_answer_says_no_effect_of_the_checks_that_show_it_alone() -> None:
+    every = answer([line(EQUIVALENT), line(EQUIVALENT)], "all")
+    some = answer([line(EQUIVALENT), line(INCONCLUSIVE)], "all")
+    reversal = answer([line(NOT_REPRODUCED), line(NOT_REPRODUCED)], "all")
+    assert every is not None and some is not None and reversal is not None
+    assert every.verdict == some.verdict == reversal.verdict == NOT_REPRODUCED
+    assert every.text.startswith(NO_EFFECT) and NO_EFFECT not in reversal.text
+    assert f"1 equivalent ({NO_EFFECT}), 1 inconclusive" in some.text
 
 
 def test_the_answer_says_how_many_criteria_are_newer_than_their_measurements() -> None:

@@ -12,7 +12,7 @@ from shared.harness.papers import Paper
 
 ROOT = Path(__file__).parents[3]
 PAPERS = sorted(path.parent for path in (ROOT / "replications").glob("*/claims.toml"))
-MARKS = "<!-- generated:findings-toy-paper -->\n<!-- /generated:findings-toy-paper -->\n"
+MARKS = "`draw` `batch`\n<!-- generated:findings-toy-paper -->\n<!-- /generated:findings-toy-paper -->\n"
 
 
 def change(file: Path, *changes: tuple[str, str]) -> None:
@@ -97,7 +97,8 @@ def test_loose_ends(toy: Path) -> None:
     assert told(problems, "toy-paper/identity", "measured no 'residual' in smoke; it has: py")
     assert told(problems, "figures.py", "lost") and told(problems, "README.md", "absent", "scores")
     assert told(problems, "README.md", "<!-- generated:findings-toy-paper -->")
-    assert len(problems) == 5
+    assert told(problems, "README.md", "says nothing of `draw`, `spare`, `batch`")
+    assert len(problems) == 6
     (toy / "README.md").unlink()
     assert told(loose_ends(Paper.load(toy), {}), "README.md", "does not exist")
 

@@ -184,6 +184,20 @@ def test_readmes_are_filled_between_the_marks_from_the_most_complete_profile(toy
     assert "needs a day" not in (root / "README.md").read_text()
 
 
+def test_a_page_s_first_lines_answer_questions_with_the_numbers_of_checks(toy: Path, results: Path) -> None:
+    claims = toy / "claims.toml"
+    before, check = claims.read_text().split("[[claim.check]]", 1)
+    claims.write_text(before + '[[claim.check]]\nheadline = "Is it exact?"' + check)
+    marks = "".join(
+        f"<!-- generated:{name}-toy-paper --><!-- /generated:{name}-toy-paper -->" for name in ("headlines", "claims")
+    )
+    (toy / "README.md").write_text(marks)
+    build_report([Paper.load(toy)], results, results.parent)
+    first, rest = (toy / "README.md").read_text().split("<!-- /generated:headlines-toy-paper -->")
+    assert "- **Is it exact?**" in first and ": **reproduced**, ours " in first
+    assert "New beats old." in rest and "toy-paper/identity" not in rest, "claims without their checks"
+
+
 def test_smoke_never_reaches_a_readme(toy: Path, tmp_path: Path) -> None:
     measure(toy, tmp_path / "results", "smoke")
     text = "<!-- generated:findings -->kept<!-- /generated:findings -->"

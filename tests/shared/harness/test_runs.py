@@ -121,6 +121,15 @@ def test_the_record_of_new_source_has_its_patch(run: Runner, toy: Path) -> None:
         assert f"+++ b/replications/toy_paper/{name}".encode() in patch
 
 
+def test_values_that_are_not_finite_are_said(run: Runner, toy: Path) -> None:
+    run()
+    assert "not finite" not in run.printed
+    code = (toy / "experiments.py").read_text()
+    (toy / "experiments.py").write_text(code.replace('"residual", "value": 0.0', '"residual", "value": float("nan")'))
+    run(fresh=True)
+    assert "draw: 1 values of residual are not finite, first with kind=a" in run.printed
+
+
 def test_what_a_job_prints_and_keeps_stays_with_the_job(run: Runner) -> None:
     run("quick")
     assert "words on the terminal" not in run.printed

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from shared.grading.puzzles.answers import parse_answer
+from shared.grading.puzzle_answers import read_roles
 from shared.tasks.puzzles.drawing import NAMES, claim_in_words, draw_puzzle
 from shared.tasks.puzzles.statements import solutions, truth_table
 
@@ -26,7 +26,7 @@ def test_every_puzzle_has_exactly_its_solution(people: int) -> None:
         for name, statement in zip(puzzle.names, puzzle.statements):
             assert claim_in_words(statement, puzzle.names).lower() in puzzle.text.lower()
             assert name in puzzle.text
-        assert parse_answer(puzzle.answer, puzzle.names) == puzzle.roles
+        assert read_roles(puzzle.answer, puzzle.names) == puzzle.roles
 
 
 def test_seeded_and_apart_from_the_global_generator() -> None:
@@ -69,7 +69,7 @@ def test_words() -> None:
 def test_names_cannot_be_taken_for_words_or_for_each_other() -> None:
     assert len(NAMES) == len({name.lower() for name in NAMES})
     assert not [(a, b) for a in NAMES for b in NAMES if a != b and re.search(rf"\b{a}\b", b)]
-    assert all(parse_answer(f"{name} is a knight", [name]) == {name: "knight"} for name in NAMES)
+    assert all(read_roles(f"{name} is a knight", [name]) == {name: "knight"} for name in NAMES)
 
 
 @pytest.mark.parametrize("people, depth, width", [(1, 2, 2), (8, 2, 2), (3, 1, 2), (3, 5, 2), (3, 2, 1), (3, 2, 4)])
@@ -86,6 +86,6 @@ def test_agrees_with_reasoning_gym() -> None:
             details = item["metadata"]
             assert solutions(details["statements"]) == [tuple(map(bool, details["solution"]))]
             if details["knight_knave_terms"]["knight"] == "knight":
-                roles = parse_answer(item["answer"], [str(name) for name in details["names"]])
+                roles = read_roles(item["answer"], [str(name) for name in details["names"]])
                 assert roles is not None
                 assert [role == "knight" for role in roles.values()] == list(map(bool, details["solution"]))

@@ -1,1 +1,0 @@
-"""Reading the answer to a Knights & Knaves puzzle."""
