@@ -32,7 +32,7 @@ NAMES = "|".join(
         r"(?:Table|Figure|[Ss]ection) \d[\d.]*",
         r"\bn = \d",
         r"r_neg = [−-]?[\d.]+",
-        r"G = \d+",
+        r"[Gβ] = [\d.]+\d|[Gβ] = \d",
     )
 )
 NUMBER = re.compile(r"(?<![\w.])[−-]?(?:\d+\.?\d*|\.\d+)(?:e[−-]?\d+)?(?: %)?")
@@ -102,6 +102,7 @@ def known(page: Path, names: str) -> list[float]:
     for name, profile in (part.strip().rsplit("@", 1) for part in re.split(r", (?=lambda|grpo|sigma|mean:)", names)):
         if name.startswith("mean:"):
             values.append(mean_of(page.parent.name, name, profile))
+            values += [float(number) for number in re.findall(r"=(-?[\d.]+(?:e-?\d+)?)", name)]
             continue
         pattern = re.compile(re.escape(f"{name}@{profile}").replace(r"\*", ".*"))
         found = [line for identity, line in lines().items() if pattern.fullmatch(identity)]
