@@ -29,7 +29,7 @@ from shared.grading.completions import after_thought
 KNIGHT, KNAVE = "knight", "knave"
 Parser = Callable[[str, Sequence[str]], dict[str, str] | None]
 
-_BLOCK = re.compile(r"<answer>((?:(?!</?answer>).)*)(?:</answer>)?\s*\Z", re.DOTALL | re.IGNORECASE)
+_ANSWER_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 _COUNTED_BLOCK = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _MARK = r"(?:(?:[-+•–—]|\(?\d{1,2}[.):]|\(?[ivx]{1,4}\))\s*)?"  # a bullet or a number before an item
 _BREAK = re.compile(r"(?:[\s,;.|]|(?<!\w)(?:and|while|whereas|but)(?!\w))+")
@@ -63,12 +63,22 @@ def parse_answer(text: str, names: Sequence[str]) -> dict[str, str] | None:
     """The role ("knight" or "knave") that a completion gives to each name, by the strict grammar; None for no answer.
 
     Keys come in the order of `names`. Time grows linearly with the text, a millisecond for an answer (20 ms where a
-    name is a word of the grammar). Raises ValueError for names that are empty or equal but for case, TypeError for a text
-    that is no string.
+    name is a word of the grammar). Raises ValueError for names that are empty or equal but for case, TypeError for a
+    text that is no string.
     """
     _checked(text, names)
-    block = _BLOCK.search(after_thought(text))
-    return read_roles(block.group(1), names) if block else None
+    block = _last_block(after_thought(text))
+    return None if block is None else read_roles(block, names)
+
+
+def _last_block(text: str) -> str | None:
+    """What stands in the `<answer>` block that ends the text, be it closed or cut off; None without one."""
+    tags = list(_ANSWER_TAG.finditer(text))
+    closed = bool(tags) and bool(tags[-1][1])
+    start = tags[-2] if closed and len(tags) > 1 else tags[-1] if tags else None
+    if start is None or start[1] or (closed and text[tags[-1].end() :].strip()):
+        return None
+    return text[start.end() : tags[-1].start()] if closed else text[start.end() :]
 
 
 def read_roles(answer: str, names: Sequence[str]) -> dict[str, str] | None:
