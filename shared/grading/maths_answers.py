@@ -142,7 +142,7 @@ def _read_equation(body: str) -> tuple[bool, Answer | None]:
 
 _LABELS = [
     rf"(?!(?:e|i)\Z)(?:{NAME})",  # a symbol
-    r"\|?[A-Z]{2,4}'?\|?|m?\s*\\angle\s*(?:[A-Z]{1,3}|\{[A-Z]{1,3}\})",  # lengths, angles
+    r"\|?[A-Z]{2,4}'?\|?|m?\s*\\angle\s*\{?(?:[A-Z](?:_\{?\d\}?)?\s*){1,3}\}?",  # lengths, angles
     r"\\overline\s*\{?[A-Z]{2}\}?|\[[A-Z]{3,6}\]",
     rf"(?:[dfghpqruvwA-Z]|\\(?:{'|'.join(GREEK)})|\\Pr|\\mathbb\{{?[A-Z]\}}?|@\w+)(?:_\{{?\w\}}?)?(?:'+|\^\{{-1\}})?"
     r"\s*(?:\((?:[\w\s,|'@-]|\\c[au]p(?![a-z])|\\mid)+\)|\[[A-Z]\])|[a-z]\s*\(\s*[xtnkzs]\s*\)",  # f(x), P(A \cap B)

@@ -21,14 +21,15 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 
 from shared.grading.completions import after_thought
 
 KNIGHT, KNAVE = "knight", "knave"
 Parser = Callable[[str, Sequence[str]], dict[str, str] | None]
 
-_BLOCK = re.compile(r"<answer>((?:(?!</?answer>).)*)(?:</answer>)?\s*\Z", re.DOTALL | re.IGNORECASE)
+_ANSWER_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 _COUNTED_BLOCK = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _MARK = r"(?:(?:[-+•–—]|\(?\d{1,2}[.):]|\(?[ivx]{1,4}\))\s*)?"  # a bullet or a number before an item
 _BREAK = re.compile(r"(?:[\s,;.|]|(?<!\w)(?:and|while|whereas|but)(?!\w))+")
@@ -44,9 +45,16 @@ _GLOSS = {
     KNAVE: r"(?:\s*\((?:liars?|lying|dishonest|(?:always )?lies)\))?",
 }
 _EMPTY = r"\(?(?:none|nobody|no[- ]?one|n/a|nil|empty|∅|\\emptyset|\{\s*\}|\[\s*\]|[-–—])\)?"
+_GRAMMAR_WORDS = frozenset(re.findall(r"\w+", """
+    a an the only is are must be indeed clearly also therefore thus definitely certainly both all and while
+    whereas but other others knight knights knave knaves none nobody no one n nil empty emptyset so hence
+    finally in conclusion summary final answer solution we can conclude deduce have find that roles identities
+    truth teller tellers truthful honest always tell tells liar liars lying dishonest lies i v x ii iii iv vi
+    vii
+"""))  # fmt: skip
 _TABLE_HEAD = re.compile(
-    r"\s*\|?\s*(?:#\s*\|\s*)?(?:name|person|people|character|inhabitant|islander)s?\s*\|\s*(?:role|identity|type|status)s?"
-    r"\s*\|?\s*\n[\s|:-]+\n",
+    r"\s*\|?\s*(?:#\s*\|\s*)?(?:name|person|people|character|inhabitant|islander)s?"
+    r"\s*\|\s*(?:role|identity|type|status)s?\s*\|?\s*\n[\s|:-]+\n",
     re.IGNORECASE,
 )
 
@@ -54,13 +62,23 @@ _TABLE_HEAD = re.compile(
 def parse_answer(text: str, names: Sequence[str]) -> dict[str, str] | None:
     """The role ("knight" or "knave") that a completion gives to each name, by the strict grammar; None for no answer.
 
-    Keys come in the order of `names`. Time grows linearly with the text: about a millisecond for an answer, and twenty
-    for the first one with these names. Raises ValueError for names that are empty or
-    equal but for case, TypeError for a text that is no string.
+    Keys come in the order of `names`. Time grows linearly with the text, a millisecond for an answer (20 ms where a
+    name is a word of the grammar). Raises ValueError for names that are empty or equal but for case, TypeError for a
+    text that is no string.
     """
     _checked(text, names)
-    block = _BLOCK.search(after_thought(text))
-    return read_roles(block.group(1), names) if block else None
+    block = _last_block(after_thought(text))
+    return None if block is None else read_roles(block, names)
+
+
+def _last_block(text: str) -> str | None:
+    """What stands in the `<answer>` block that ends the text, be it closed or cut off; None without one."""
+    tags = list(_ANSWER_TAG.finditer(text))
+    closed = bool(tags) and bool(tags[-1][1])
+    start = tags[-2] if closed and len(tags) > 1 else tags[-1] if tags else None
+    if start is None or start[1] or (closed and text[tags[-1].end() :].strip()):
+        return None
+    return text[start.end() : tags[-1].start()] if closed else text[start.end() :]
 
 
 def read_roles(answer: str, names: Sequence[str]) -> dict[str, str] | None:
@@ -116,20 +134,30 @@ def _roles(answer: str, keys: dict[str, str]) -> dict[str, str] | None:
         except ValueError:
             return None
         return _distinct([(name, role) for name, role in pairs], keys)
-    answer = re.sub(r"^(\s*)\*(?=\s)", r"\1-", answer, flags=re.MULTILINE)
+    answer = re.sub(r"^([ \t]*)\*(?=\s)", r"\1-", answer, flags=re.MULTILINE)
     answer = re.sub(r"\*\*|__|[*_`]", "", answer)
     answer = "\n".join(" ".join(line.split()) for line in answer.splitlines() if line.strip())
     if head := _TABLE_HEAD.match(answer):
         rows = [row.strip().strip("|").split("|")[-2:] for row in answer[head.end() :].splitlines()]
         cells = [[re.sub(r"^(?:an?\s+)", "", cell.strip()) for cell in row] for row in rows]
         return _distinct([(row[0], row[-1]) for row in cells], keys)
-    statement, rest = _statement(keys), answer[_OPENING.match(answer).end() :]  # type: ignore[union-attr]
+    if not any(_GRAMMAR_WORDS & set(re.findall(r"\w+", key)) for key in keys):  # one pattern for all such names
+        marks = {key: chr(0xE000 + number) for number, key in enumerate(keys)}
+        answer = _any_of(keys).sub(lambda match: marks[match[0]], answer)
+        roles = _said_roles(answer, tuple(marks.values()), f"[{''.join(map(chr, range(0xE000, 0xE020)))}]")
+        return roles and {key: roles[mark] for key, mark in marks.items() if mark in roles}
+    return _said_roles(answer, tuple(keys), _any_of(keys).pattern)
+
+
+def _said_roles(answer: str, keys: tuple[str, ...], name: str) -> dict[str, str] | None:
+    """Role by key, where the whole answer consists of statements, with `name` as the pattern of a key."""
+    statement, rest = _statement(name), answer[_OPENING.match(answer).end() :]  # type: ignore[union-attr]
     found: list[tuple[str, str]] = []
     said_empty: set[str] = set()
     position = 0
     while position < len(rest):
         match = statement.match(rest, position)
-        said = _said(match, keys) if match else None
+        said = _said(match, name) if match else None
         if match is None or said is None:
             return None
         found += said
@@ -139,16 +167,21 @@ def _roles(answer: str, keys: dict[str, str]) -> dict[str, str] | None:
     return None if said_empty & {role for _, role in found} else _distinct(found, keys)
 
 
-def _distinct(pairs: list[tuple[str, str]], keys: dict[str, str]) -> dict[str, str] | None:
+def _any_of(keys: Iterable[str]) -> re.Pattern[str]:
+    longest_first = sorted(keys, key=len, reverse=True)
+    return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, longest_first))})(?!\w)")
+
+
+def _distinct(pairs: list[tuple[str, str]], keys: Iterable[str]) -> dict[str, str] | None:
     roles = dict(pairs)
     known = all(isinstance(role, str) and name in keys and role in (KNIGHT, KNAVE) for name, role in pairs)
     return roles if known and len(roles) == len(pairs) else None
 
 
-def _statement(keys: dict[str, str]) -> re.Pattern[str]:
+@lru_cache(maxsize=64)
+def _statement(name: str) -> re.Pattern[str]:
     """One statement and the look ahead to its end; the groups name its form, role and names."""
-    name = "(?:" + "|".join(re.escape(key) for key in sorted(keys, key=len, reverse=True)) + r")(?!\w)"
-    several = rf"{name}(?:(?:\s*(?:,|;|&|\n)\s*(?:and\s+)?|\s+and\s+){_MARK}{name}){{1,{len(keys)}}}"
+    several = rf"{name}(?:(?:\s*(?:,|;|&|\n)\s*(?:and\s+)?|\s+and\s+){_MARK}{name}){{1,31}}"
     role = {r: f"{r}{_GLOSS[r]}" for r in (KNIGHT, KNAVE)}
     roles = {r: f"{r}s{_GLOSS[r]}" for r in (KNIGHT, KNAVE)}
     forms = []
@@ -169,12 +202,11 @@ def _statement(keys: dict[str, str]) -> re.Pattern[str]:
     return re.compile(rf"\s*{_MARK}(?:{'|'.join(forms)}){end}")
 
 
-def _said(match: re.Match[str], keys: dict[str, str]) -> list[tuple[str, str]] | None:
+def _said(match: re.Match[str], name: str) -> list[tuple[str, str]] | None:
     """(name, role) pairs of one statement; None where its count is not the number of its names."""
     groups = {key: value for key, value in match.groupdict().items() if value is not None}
     count = next((int(value) for key, value in groups.items() if key.startswith("count")), None)
     form, listed = next((key, value) for key, value in groups.items() if not key.startswith("count"))
     role = form.rsplit("_", 1)[1]
-    pattern = re.compile("|".join(rf"(?<!\w){re.escape(key)}(?!\w)" for key in sorted(keys, key=len, reverse=True)))
-    named = [] if form.startswith("empty") else pattern.findall(listed)
-    return [(name, role) for name in named] if count in (None, len(named)) else None
+    named = [] if form.startswith("empty") else re.findall(name, listed)
+    return [(one, role) for one in named] if count in (None, len(named)) else None

@@ -20,7 +20,8 @@ from shared.statistics.decisions import against_threshold
 from shared.statistics.estimates import Estimate, k_seed_mean_distribution, mean_interval, wilson_interval
 from shared.statistics.proportions import clustered_share
 from shared.statistics.seeds import SeedsNeeded, groups_for_share, seeds_for_direction, seeds_for_range
-from shared.statistics.sign_tests import FAILS, HOLDS, LEVEL, UNDECIDED, corrected_level
+from shared.statistics.sign_tests import corrected_level
+from shared.statistics.states import FAILS, HOLDS, LEVEL, UNDECIDED
 
 SEEDS_WITHOUT_SPREAD = 20
 NO_SEEDS = "measured once over all seeds, so that nothing is known about their spread"

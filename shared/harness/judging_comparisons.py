@@ -35,16 +35,8 @@ from shared.statistics.decisions import (
 )
 from shared.statistics.estimates import Estimate
 from shared.statistics.seeds import SeedsNeeded, seeds_for_direction, seeds_for_equivalence, seeds_needed
-from shared.statistics.sign_tests import (
-    EQUIVALENT,
-    FAILS,
-    HOLDS,
-    LEVEL,
-    UNDECIDED,
-    SignTest,
-    corrected_level,
-    sign_test,
-)
+from shared.statistics.sign_tests import SignTest, corrected_level, sign_test
+from shared.statistics.states import EQUIVALENT, FAILS, HOLDS, LEVEL, UNDECIDED
 from shared.statistics.times import ratio_of_times, restricted_times, time_to_threshold
 
 

@@ -16,6 +16,7 @@ from shared.harness.paper_modules import import_from
 from shared.harness.papers import CLAIMS_FILE, PROFILES_FILE, Paper
 
 PAGE = "README.md"
+PARTS = ("findings", "claims")  # generated parts of a page: claims with their checks, or the claims alone
 
 
 def definition_problems(directory: Path) -> list[str]:
@@ -118,16 +119,20 @@ def _check_figures(paper: Paper, problems: Problems) -> None:
 
 
 def _check_page(paper: Paper, problems: Problems) -> None:
-    page, name = paper.directory / PAGE, f"findings-{paper.slug}"
-    marks = (f"<!-- generated:{name} -->", f"<!-- /generated:{name} -->")
+    page = paper.directory / PAGE
+    parts = {
+        part: (f"<!-- generated:{part}-{paper.slug} -->", f"<!-- /generated:{part}-{paper.slug} -->") for part in PARTS
+    }
+    marks = parts[PARTS[0]]
     if not page.is_file():
         problems.add(f"{page} does not exist; write the paper's page, with the lines {marks[0]} and {marks[1]}.")
         return
     text = page.read_text(encoding="utf-8")
-    positions = [text.find(mark) for mark in marks]
-    if -1 in positions or positions != sorted(positions):
+    if not any(-1 < text.find(opening) < text.find(closing) for opening, closing in parts.values()):
         problems.add(f"{page}: the report needs the lines {marks[0]} and {marks[1]}, in this order, to fill in.")
-    missing = [name for name in paper.experiments if f"`{name}`" not in text]
+    named = re.findall(r"`([\w-]+)`", text)
+    # `open` on a page stands for all experiments whose names begin so, as after ONLY=.
+    missing = [name for name in paper.experiments if not any(name.startswith(word) for word in named)]
     if missing:
         problems.add(f"{page}: says nothing of `{'`, `'.join(missing)}`; add a row each to the table of what we run.")
     for folder, figure in re.findall(r"/([\w-]+)/[\w-]+/figures/([\w.-]+?)\.(?:png|pdf)", text):

@@ -30,7 +30,7 @@ from shared.harness.judging_comparisons import (
     judge_time,
 )
 from shared.statistics.estimates import Estimate
-from shared.statistics.sign_tests import EQUIVALENT, FAILS, HOLDS, UNDECIDED
+from shared.statistics.states import EQUIVALENT, FAILS, HOLDS, UNDECIDED
 
 REPRODUCED, CONDITIONAL, NOT_REPRODUCED = "reproduced", "reproduced under conditions", "not reproduced"
 INCONCLUSIVE, NOT_RUN = "inconclusive", "not run"

@@ -27,7 +27,8 @@ from shared.statistics.decisions import (
 )
 from shared.statistics.estimates import Estimate, mean_interval
 from shared.statistics.proportions import clustered_share, share
-from shared.statistics.sign_tests import EQUIVALENT, FAILS, HOLDS, LEVEL, UNDECIDED, sign_test
+from shared.statistics.sign_tests import sign_test
+from shared.statistics.states import EQUIVALENT, FAILS, HOLDS, LEVEL, UNDECIDED
 from shared.statistics.times import ratio_of_times
 
 SIZES = (6, 8, 12, 20)

@@ -16,7 +16,7 @@ import numpy as np
 from shared.errors import ReplicationError
 from shared.statistics.decisions import Decision, decide_direction, difference_interval
 from shared.statistics.estimates import DRAWS, Estimate, expanded_tail, resample_counts
-from shared.statistics.sign_tests import LEVEL
+from shared.statistics.states import LEVEL
 
 INTERVAL = "joint bootstrap and held-out"
 

@@ -17,19 +17,8 @@ import numpy as np
 from shared.errors import ReplicationError
 from shared.statistics.estimates import Estimate, student_quantile
 from shared.statistics.proportions import clopper_pearson
-from shared.statistics.sign_tests import (
-    EQUIVALENT,
-    FAILS,
-    HOLDS,
-    LEVEL,
-    UNDECIDED,
-    SignTest,
-    check_level,
-    corrected_level,
-    minimum_seeds,
-    one_per_seed,
-    sign_test,
-)
+from shared.statistics.sign_tests import SignTest, check_level, corrected_level, minimum_seeds, one_per_seed, sign_test
+from shared.statistics.states import EQUIVALENT, FAILS, HOLDS, LEVEL, UNDECIDED
 
 INTERVAL = "Student's t and Hall"
 INTERVAL_UNIT = "shares won and lost"

@@ -16,7 +16,8 @@ from shared.errors import ReplicationError
 from shared.statistics.decisions import unusable
 from shared.statistics.estimates import normal_quantile, student_quantile
 from shared.statistics.proportions import clopper_pearson
-from shared.statistics.sign_tests import EQUIVALENT, FAILS, HOLDS, LEVEL, corrected_level, minimum_seeds, sign_test
+from shared.statistics.sign_tests import corrected_level, minimum_seeds, sign_test
+from shared.statistics.states import EQUIVALENT, FAILS, HOLDS, LEVEL
 
 POWER = 0.8
 MOST = 1_000_000

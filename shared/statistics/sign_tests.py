@@ -10,10 +10,7 @@ import numpy as np
 
 from shared.errors import ReplicationError
 from shared.statistics.estimates import Estimate
-
-HOLDS, FAILS, EQUIVALENT, UNDECIDED = "holds", "fails", "equivalent", "undecided"
-LEVEL = 0.95
-MINIMUM_SEEDS = 6  # five seeds out of five have an exact two-sided p of 0.0625
+from shared.statistics.states import FAILS, HOLDS, LEVEL, MINIMUM_SEEDS, UNDECIDED
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from shared.errors import ReplicationError
 from shared.statistics.decisions import difference_interval
 from shared.statistics.estimates import DRAWS, Estimate, expanded_tail, resample_counts
 from shared.statistics.proportions import share
-from shared.statistics.sign_tests import LEVEL
+from shared.statistics.states import LEVEL
 
 
 def time_to_threshold(curves: np.ndarray, steps: Sequence[float], threshold: float) -> np.ndarray:

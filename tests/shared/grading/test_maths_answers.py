@@ -618,7 +618,7 @@ def test_public_cases_have_no_false_reward_and_nearly_all_right_answers(name: st
 @needs_data
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "rows", "ungradable"), [
-    ("math500.parquet", 500, 0), ("olympiadbench.jsonl", 675, 2), ("minerva_math.jsonl", 272, 0),
+    ("math500.parquet", 500, 0), ("olympiadbench.jsonl", 675, 1), ("minerva_math.jsonl", 272, 0),
     ("aime24.jsonl", 30, 0), ("amc23.jsonl", 40, 0),
 ])  # fmt: skip
 def test_benchmark_answers_accept_themselves_and_no_other(name: str, rows: int, ungradable: int) -> None:

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from shared.statistics.calibration import COLUMNS, calibrate
-from shared.statistics.sign_tests import EQUIVALENT, FAILS, HOLDS, UNDECIDED
+from shared.statistics.states import EQUIVALENT, FAILS, HOLDS, UNDECIDED
 
 SAMPLES = 1000
 DIRECTIONS = ("direction", "direction beyond zero", "equivalence", "non-inferiority")

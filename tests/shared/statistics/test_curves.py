@@ -13,7 +13,7 @@ from shared.errors import ReplicationError
 from shared.statistics.curves import area_under_curve, decide_peaks, peak_of_curves
 from shared.statistics.decisions import difference_interval
 from shared.statistics.estimates import resample_counts
-from shared.statistics.sign_tests import HOLDS, UNDECIDED
+from shared.statistics.states import HOLDS, UNDECIDED
 
 
 def curves(seed: int, methods: int = 2, rates: int = 3, seeds: int = 8) -> np.ndarray:

@@ -21,7 +21,8 @@ from shared.statistics.decisions import (
     non_inferiority,
 )
 from shared.statistics.estimates import Estimate
-from shared.statistics.sign_tests import EQUIVALENT, FAILS, HOLDS, UNDECIDED, minimum_seeds, sign_test
+from shared.statistics.sign_tests import minimum_seeds, sign_test
+from shared.statistics.states import EQUIVALENT, FAILS, HOLDS, UNDECIDED
 
 DIFFERENCES = st.lists(st.integers(-20, 20).map(lambda k: k / 4), min_size=2, max_size=25).map(np.array)
 SPREAD = np.array([-0.3, 0.1, -0.2, 0.25, 0.05, -0.1, 0.2, 0.0])

@@ -20,7 +20,8 @@ from shared.statistics.seeds import (
     seeds_for_sign_test,
     seeds_needed,
 )
-from shared.statistics.sign_tests import EQUIVALENT, FAILS, HOLDS, sign_test
+from shared.statistics.sign_tests import sign_test
+from shared.statistics.states import EQUIVALENT, FAILS, HOLDS
 
 
 def sample(mean: float, spread: float = 1.0, n: int = 10) -> np.ndarray:

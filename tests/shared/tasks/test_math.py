@@ -101,7 +101,7 @@ def test_unreachable_hub_says_what_helps(monkeypatch: pytest.MonkeyPatch) -> Non
         ("AIME24", "aime24.jsonl", 0),
         ("AMC23", "amc23.jsonl", 0),
         ("MATH-500", "math500.parquet", 0),
-        ("Minerva", "minerva_math.jsonl", 4),
+        ("Minerva", "minerva_math.jsonl", 0),
         ("OlympiadBench", "olympiadbench.jsonl", 1),
     ],
 )
