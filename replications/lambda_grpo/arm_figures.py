@@ -180,7 +180,7 @@ def _rows_of_table1(rows: pd.DataFrame) -> list[tuple[int, float]]:
     """(n, r_neg) in the order of the paper's Table 1."""
     if rows.empty or "n" not in rows:
         return []
-    found = rows[["n", "r_neg"]].drop_duplicates()
+    found = rows[["n", "r_neg"]].dropna().drop_duplicates()
     return sorted(((int(n), float(r)) for n, r in found.itertuples(index=False)), key=lambda row: (row[0], -row[1]))
 
 

@@ -106,7 +106,7 @@ def test_what_is_measured_is_complete_and_makes_sense(finished: Results) -> None
     frame = load_measurements(finished.profile / MEASUREMENTS)
     timed = load_measurements(finished.profile / TIMINGS)
     assert set(frame["experiment"]) | set(timed["experiment"]) == set(PROFILE.plans)
-    assert set(timed["experiment"]) == {"overhead"} and (timed["value"] > 0).all()
+    assert set(timed["experiment"]) == {"overhead", "weights-cost"} and (timed["value"] > 0).all()
     assert all(math.isfinite(value) for value in frame["value"])
     theorem = frame[frame["experiment"] == "theorem"]
     errors = theorem[theorem["metric"].isin(["value_error", "gradient_error"])]
