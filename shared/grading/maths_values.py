@@ -82,7 +82,7 @@ def _explicit(body: str) -> str | None:
     )
     mixed = re.compile(r"(?<![\d.^_}x])(\d+)\s*(?:\\frac\{(\d+)\}\{(\d+)\}|\s(\d+)\s*/\s*(\d+)(?![\d.]))")
     for match in mixed.finditer(body):
-        if int(match[2] or match[4]) >= int(match[3] or match[5]):
+        if not 0 < int(match[2] or match[4]) < int(match[3] or match[5]):
             return None
     body = mixed.sub(lambda m: rf"({m[1]}+\frac{{{m[2] or m[4]}}}{{{m[3] or m[5]}}})", body)
     body = re.sub(r"\\log(?![A-Za-z_])(?!\s*_)", r"\\log_{x_{0}}", body)  # of no stated base: not 10, not e
@@ -160,7 +160,7 @@ def equal_values(a: Any, b: Any) -> bool:
         return False
     positive = dict(zip(names, symbols(f"y:{len(names)}", positive=True))) if names else {}
     difference = (a - b).subs(positive)
-    for step in (expand, simplify, lambda d: simplify(expand_func(d))):
+    for step in (expand, simplify, lambda d: simplify(expand_func(d)), lambda d: simplify(d.expand(complex=d.has(I)))):
         if (difference := step(difference)) == 0:
             return True
     return not names and not difference.has(I) and difference.equals(0) is True

@@ -42,7 +42,7 @@ MEMORY_BYTES = 4 * 1024**3  # address space of a worker
 class GradingPool:
     """Grades (answer, gold) pairs in `workers` processes, at most `seconds` of processor time for each pair.
 
-    The processes start at the first call; starting takes about two seconds, one pair 10 to 50 ms, and a pair that was
+    The processes start at the first call; starting takes about two seconds, one pair 5 to 100 ms, and a pair that was
     graded before next to nothing. Safe to share by threads; a forked child starts its own. `timeouts` counts the pairs
     that were stopped.
     """

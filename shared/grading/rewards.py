@@ -3,7 +3,7 @@ r"""Reward functions for mathematics with a boxed answer. They read the completi
 `is_correct` decides one completion; `accuracy_reward`, `format_reward`, `partial_credit_reward` and what `combined`
 makes of them are what TRL's trainer calls. The answer is the last balanced `\boxed{...}` after the thought and nothing
 else: no box, an empty box or an unreadable answer is wrong. What counts as the same answer is said in `maths_answers`;
-a new pair costs 10 to 50 ms, in a process that can be stopped. A gold answer that does not grade itself as correct
+a new pair costs 5 to 100 ms, in a process that can be stopped. A gold answer that does not grade itself as correct
 raises instead of paying a reward, whatever the completion says: check data sets with `check_gold` on loading.
 """
 
