@@ -8,7 +8,12 @@ from typing import Any
 
 Completion = str | Sequence[dict[str, Any]]
 
-_THOUGHT = re.compile(r"<\s*(/?)\s*(?:think(?:ing)?|thought|reason(?:ing)?)\s*>", re.IGNORECASE)
+_THOUGHT = re.compile(  # each run of space is matched in one place only, to stay linear
+    r"<\s*(/\s*)?(?:think(?:ing)?|thought|reason(?:ing)?|analysis)\s*>|\[\s*(/\s*)?think(?:ing)?\s*\]"
+    r"|<\|\s*(?:begin|(end))_of_thought\s*\|>",
+    re.IGNORECASE,
+)
+_SPACE = re.compile(r"\s*")
 _BOX = re.compile(r"\\boxed\s*\{")
 LAYOUT_TAGS = re.compile(r"</?(?:think|answer)>")
 
@@ -36,12 +41,14 @@ def _content_text(content: Any) -> str:
 def after_thought(text: str) -> str:
     """What follows the last `</think>`; all of a text without such tags; nothing when a thought was left unfinished.
 
+    Tags of other names count as well: `<thinking>`, `<reasoning>`, `<analysis>`, `[THINK]`, `<|begin_of_thought|>`.
+
     A prompt may end in `<think>`, so a closing tag needs no opening one. Linear in the text.
     """
     tags = list(_THOUGHT.finditer(text))
     if not tags:
         return text
-    return text[tags[-1].end() :] if tags[-1].group(1) else ""
+    return text[tags[-1].end() :] if any(tags[-1].groups()) else ""
 
 
 def is_well_formed(text: str) -> bool:
@@ -54,29 +61,35 @@ def is_well_formed(text: str) -> bool:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Content of the last balanced `\boxed{...}`, of the innermost one when boxes are nested; None without one.
+    r"""Content of the last balanced `\boxed{...}`; None without one.
 
+    Of boxes with nothing but a box in them it is the innermost content, otherwise that of the outer one, in full.
     `\{`, `\}` and `\\` do not count as braces, and a box that never closes is ignored. Linear in the text.
     """
-    content, content_start = None, -1
-    open_braces: list[tuple[int, bool]] = []  # (position after the brace, was it opened by a box?)
+    content: tuple[int, int] | None = None
+    last_box = (-1, -1)  # from the backslash to after the brace
+    open_braces: list[tuple[int, int]] = []  # (position after the brace, where its box began or -1)
     position = 0
     while position < len(text):
         character = text[position]
         if character == "\\":
             box = _BOX.match(text, position)
             if box:
-                open_braces.append((box.end(), True))
+                open_braces.append((box.end(), position))
             position = box.end() if box else position + 2
             continue
         if character == "{":
-            open_braces.append((position + 1, False))
+            open_braces.append((position + 1, -1))
         elif character == "}" and open_braces:
-            start, is_box = open_braces.pop()
-            if is_box and start > content_start:  # otherwise the last content lies inside this box: keep the inner one
-                content, content_start = text[start:position], start
+            start, box_start = open_braces.pop()
+            if box_start >= 0:
+                inner_start, inner_end = last_box
+                alone = inner_start >= start and _SPACE.match(text, start).end() == inner_start  # type: ignore[union-attr]
+                if not (alone and _SPACE.match(text, inner_end).end() == position):  # type: ignore[union-attr]
+                    content = (start, position)
+                last_box = (box_start, position + 1)
         position += 1
-    return content
+    return text[slice(*content)] if content else None
 
 
 def boxed_answer(text: str) -> str | None:

@@ -44,6 +44,7 @@ class Answer:
     unit: str = ""
     known_unit: bool = True
     label: str = ""
+    connectives: tuple[str, ...] = ()  # the "and" and "or" of the text, in order, and whether a bracket is around them
 
 
 def same_answer(answer: str, gold: str) -> bool:
@@ -80,7 +81,17 @@ def _read_text(text: str) -> Answer | None:
     body = plain(text)
     if not body or len(re.findall(r"(?<!\\)\{", body)) != len(re.findall(r"(?<!\\)\}", body)):
         return None
-    return _read(without_lead(body))
+    read = _read(without_lead(body))
+    return replace(read, connectives=_connectives(text)) if read else None
+
+
+def _connectives(text: str) -> tuple[str, ...]:
+    found = []
+    for word in re.finditer(r"(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])", text, re.IGNORECASE):
+        before = text[: word.start()]
+        depth = sum(map(before.count, "([")) - sum(map(before.count, ")]"))
+        found.append(("inner " if depth > 0 else "") + word[0].lower())
+    return tuple(found)
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -96,13 +107,25 @@ def _read(body: str) -> Answer | None:
         return None
     read = _read_mathematics(body)
     if read is None and "@" in body:
-        tokens = re.findall(r"[\w'-]+|\\[A-Za-z]+|[^\s\w@(){},.]", body.replace("@", " "))
-        words = " ".join(token.casefold() if len(token) > 1 and token.isalpha() else token for token in tokens)
+        prose = body.replace("@", " ")
+        layout = re.search(r"[\^_(){}\[\]]|\d[.,]\d", prose)  # then the text must be the same, sign by sign
+        tokens = prose.split() if layout else re.findall(r"[\w'-]+|\\[A-Za-z]+|[^\s\w,.]", prose)
+        words = " ".join(map(_word, tokens))
         return Answer("words", (words,)) if re.search(r"\w", words) else None
     return read
 
 
+def _word(token: str) -> str:
+    """The word without the case of a first letter or of long capitals; symbols and names such as CO stay as is."""
+    if token.casefold() in ("yes", "no", "true", "false"):
+        return token.casefold()
+    is_prose = len(token) >= 3 and (token[1:].islower() or (token.isupper() and len(token) >= 5))
+    return token.casefold() if token.isalpha() and is_prose else token
+
+
 def _read_mathematics(body: str) -> Answer | None:
+    if re.fullmatch(r"\([A-H]\)\s+[A-Ha-h]", body):  # one choice or the other
+        return None
     choice = re.fullmatch(r"\(([A-H])\)\s+(?![-+]|[A-H]\Z)((?:(?!\([A-H]\)).)+)", body)
     if choice and (read := _read(choice[2])) and read.kind == "value" and not read.label:
         return replace(read, label=choice[0][:3])
@@ -241,7 +264,7 @@ def _read_quantity(body: str) -> Answer | None:
     end = len(body[:end].rstrip(" /")) if start else end
     number, behind = body[:end].strip(), body[end:]
     if re.fullmatch("[A-Z]{2,4}", body):  # a name rather than a product
-        return Answer("words", (body,))
+        return Answer("words", (_word(body),))
     unit = unit_of(behind)
     thousands = _thousands(number)
     value = parse_value(number if thousands is None else thousands) if number and unit else None
@@ -312,6 +335,8 @@ def _same(a: Answer, b: Answer) -> bool:
             return True  # the letter of a choice that was written before its value
     if a.kind != b.kind:
         return _same_equation(a, b) if {a.kind, b.kind} == {"value", "equation"} else False
+    if not _same_connectives(a, b):
+        return False
     if a.kind in ("words", "base"):
         return a.parts == b.parts
     if a.kind == "value":
@@ -322,9 +347,32 @@ def _same(a: Answer, b: Answer) -> bool:
         return a.parts == b.parts and ratio_sign(a.value, b.value) in (("+", "-") if a.parts == ("!=",) else ("+",))
     if len(a.parts) != len(b.parts):
         return False
-    if a.kind in ("set", "union"):
+    labels = [{part.label for part in one.parts} for one in (a, b)]
+    named_differently = labels[0] != labels[1] and max(map(len, labels)) > 1  # x=3, y=4 beside 3, 4
+    if a.kind in ("set", "union") and not named_differently:
         return _match_unordered(list(a.parts), b.parts)
     return all(_same(one, other) for one, other in zip(a.parts, b.parts))
+
+
+def _same_connectives(a: Answer, b: Answer) -> bool:
+    """Whether "and" and "or" agree, which only values may exchange; a comma is an "and", but not of relations."""
+    if a.connectives == b.connectives:
+        return True
+    if a.kind == "words" or any(word.startswith("inner") for one in (a, b) for word in one.connectives):
+        return False
+    if a.kind != "set":
+        return True
+    parts = [part for one in (a, b) for part in one.parts]
+    if (
+        all(part.kind != "words" for part in parts)
+        and max(len({part.label for part in one.parts}) for one in (a, b)) == 1
+    ):
+        relations = [
+            part for part in parts if part.kind in ("relation", "equation") or (part.label and part.kind != "value")
+        ]
+        return not relations
+    said = [set(one.connectives) or {"and"} for one in (a, b)]
+    return said[0] == said[1] and all(part.kind in ("words", "value") for part in parts)
 
 
 def _match_unordered(answers: list[Answer], golds: tuple[Answer, ...]) -> bool:

@@ -45,6 +45,11 @@ _DROPPED = re.compile(
     r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|limits|nolimits|(?:tiny|small|normalsize|[lL]arge|LARGE|bf|"
     r"rm|it|sf))(?![A-Za-z])\s*\.?|(?<!\\)\\[!()\[\]]|\{\}(?!\s*\^)|\\color\s*\{[^{}]*\}"
 )
+_UNCLEAR = re.compile(
+    r"\A[\s${(]*~|=\s*~|(?<!\\right)(?<!\\left)\.\s*\."  # "about", an ellipsis
+    r"|\d\s*(?<!\\)\$[\s$]*\d|\d\s*\\[)\]]\s*(?:\\[(\[])?\s*\d|\\left\s*\.\s*\d"  # digits that a sign parts
+    r"|(?:sqrt|\\surd|frac|binom|[\^_}\]])\s*\{\s*\}(?!\s*\^)|(?<![\d.])0[xXbBoO][0-9A-Fa-f]"  # no argument, 0xF
+)
 _NAMED = [(re.compile(pattern), replacement) for pattern, replacement in [
     (r"\\[dtcs]frac(?![A-Za-z])", r"\\frac"), (r"\\(?:leq(?:slant)?|leqq)(?![A-Za-z])", r"\\le "),
     (r"\\(?:geq(?:slant)?|geqq)(?![A-Za-z])", r"\\ge "), (r"\\neq(?![A-Za-z])", r"\\ne "), (r"\\lt(?![A-Za-z])", "<"),
@@ -107,7 +112,9 @@ def _power_is_large(exponent: str) -> bool:
 
 def plain(text: str) -> str | None:
     """The answer in plain LaTeX with words marked `@word`; None for characters that nothing here reads."""
-    if text.lstrip().startswith("~"):  # a space to LaTeX, "about" to everyone else
+    if _UNCLEAR.search(unicodedata.normalize("NFKC", text)):
+        return None
+    if any(unicodedata.decomposition(character).startswith("<circle>") for character in text):
         return None
     text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿⁱ]+", lambda m: "^{" + unicodedata.normalize("NFKC", m[0]) + "}", text)
     text = re.sub(r"[₀₁₂₃₄₅₆₇₈₉₊₋ₙ]+", lambda m: "_{" + unicodedata.normalize("NFKC", m[0]) + "}", text)

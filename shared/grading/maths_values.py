@@ -6,6 +6,7 @@ Numbers stay exact. Nothing here limits its own time: it runs in `shared.grading
 
 from __future__ import annotations
 
+import itertools
 import re
 from functools import lru_cache
 from typing import Any
@@ -58,7 +59,8 @@ def parse_value(body: str) -> Any:
         found = parse(f"${explicit}$", [config], fallback_mode="no_fallback", parsing_timeout=None)  # type: ignore[arg-type]
         if len(found) != 1 or not isinstance(found[0], Expr):
             return None
-        return found[0].subs({symbol: I for symbol in found[0].free_symbols if symbol.name == "i"}).doit()
+        written = found[0].subs({symbol: I for symbol in found[0].free_symbols if symbol.name == "i"})
+        return written.doit() if _is_defined(found[0]) else None
     except MemoryError:
         raise
     except Exception:  # the libraries raise many types on what they cannot compute: unreadable, never a crash
@@ -104,6 +106,7 @@ def _explicit(body: str) -> str | None:
     body = out + body[position:]
     if (
         "".join(_KNOWN.findall(body)) != body
+        or re.search(r"[\d)}!|]\s*_", body)  # 101_2, which is no number here
         or _NOT_ONE_READING.search(re.sub(r"\|([^|]*)\|", r"(\1)", body))
         or _ambiguous_quotient(body)
     ):
@@ -112,6 +115,23 @@ def _explicit(body: str) -> str | None:
     keep = rf"(?:{_CALL.pattern}|\\(?:gcd|lcm|max|min|sqrt|frac|binom)(?![A-Za-z]))\s*\("
     body = re.sub(rf"({keep})|(?<=[\d)}}!|ei])(\s*)(?=\()", lambda m: m[0] if m[1] else r"\cdot ", body)
     return re.sub(r"(?<=[)}!])\s*(?=x_|[ei](?![A-Za-z])|\d)", r"\\cdot ", body)
+
+
+def _is_defined(written: Any) -> bool:
+    """Whether no part of an expression as it is written (not evaluated) is undefined: 1/0, 0^0, the logarithm of 0."""
+    from sympy import Pow, S, preorder_traversal
+
+    for part in preorder_traversal(written):
+        if part.is_Atom or part.free_symbols:
+            if part.has(S.NaN, S.ComplexInfinity):
+                return False
+            continue
+        value = part.doit()
+        if value.has(S.NaN, S.ComplexInfinity) or (value.is_infinite and not written.has(S.Infinity)):
+            return False
+        if isinstance(part, Pow) and not part.exp.doit().is_positive and part.base.doit().equals(0):
+            return False
+    return True
 
 
 def _renamed(match: re.Match[str]) -> str:
@@ -167,30 +187,38 @@ def equal_values(a: Any, b: Any) -> bool:
 
 
 def _agree_at_points(a: Any, b: Any, names: list[Any]) -> bool:
-    """Whether two expressions agree to 25 digits at rational points of either sign, real or not at the same ones."""
-    from sympy import I, Rational
+    """Whether two expressions agree to 25 digits at rational points of either sign, real or not at the same ones.
+
+    The points are small, near 10^2, near 10^5 and beyond every large integer in the expressions.
+    """
+    from sympy import I, Integer, Pow, Rational
 
     primes = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
     signs = ((1, 1), (-1, -1), (1, -1), (-1, 1)) if names else ((1, 1),)
     compared = 0
-    for turn, pair in enumerate(signs):
+    largest = max((abs(number) for one in (a, b) for number in one.atoms(Integer)), default=0)
+    sizes = (0, 100, 100_000, *((10 * largest,) if 10_000 < largest < 10**30 else ())) if names else (0,)
+    powers = [power for one in (a, b) for power in one.atoms(Pow)]
+    if any(power.base.free_symbols and power.exp.free_symbols for power in powers):
+        sizes = sizes[:2]  # a^n at 10^5 would take seconds
+    for turn, (size, pair) in enumerate(itertools.product(sizes, signs)):
         point = {
-            name: pair[k % 2] * Rational(primes[(k + 3 * turn + 4) % 12] + k // 12, primes[(k + turn) % 12])
+            name: pair[k % 2] * (size + Rational(primes[(k + 3 * turn + 4) % 12] + k // 12, primes[(k + turn) % 12]))
             for k, name in enumerate(names)
         }
         values = [one.subs(point).evalf(30) for one in (a, b)]
         if not all(value.is_number and value.is_finite for value in values):
-            if sum(bool(value.is_finite) for value in values) == 1:
+            if sum(bool(value.is_finite) for value in values) == 1:  # undefined on one side only
                 return False
             continue
-        size = max(abs(value) for value in values)
-        real = [abs(value.as_real_imag()[1]) <= size * Rational(1, 10**20) for value in values]
+        scale = max(abs(value) for value in values)
+        real = [abs(value.as_real_imag()[1]) <= scale * Rational(1, 10**20) for value in values]
         if real[0] != real[1]:
             return False
         if not real[0] and names and not (a.has(I) or b.has(I)):
             continue
         compared += 1
-        if abs(values[0] - values[1]) > size * Rational(1, 10**25):
+        if abs(values[0] - values[1]) > scale * Rational(1, 10**25):
             return False
     return compared > 0
 

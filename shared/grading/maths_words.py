@@ -49,6 +49,7 @@ _LEAD = _FILLERS | _words("""
     obtain is are equals equal to in for it this that expected mean median mode slope ratio cost price amount
     time speed age sphere region domain range minimum maximum least greatest smallest largest possible
 """)
+_NAMING = _FILLERS | _words("the final answer value result solution of is for we get have obtain")
 _MEASURES = _words("area volume perimeter length width height radius diameter distance probability total")
 
 
@@ -108,11 +109,17 @@ def without_lead(text: str) -> str:
     """The text without prose before its value ("the answer is", "Area of the circle =", "an area of"), if any."""
     while (first := re.match(r"@(\w+)\s*,?\s*(?=\S)", text)) and first[1].lower() in _FILLERS:
         text = text[first.end() :]
-    lead = re.match(r"(@(?:[^:=]|@)*(?:@(?:is|are|equals|equal\s+@to)(?!\w)|[:=]))\s*(?!\s*=)(.+)\Z", text, re.DOTALL)
+    ending = r"@(?:is|are|equals|equal\s+@to)(?!\w)|=|(?<=\w\w):|(?<=\w\w\s):"
+    lead = re.match(rf"(@[^:=]*(?:{ending}))\s*(?!\s*=)(.+)\Z", text, re.DOTALL)
     lead = lead or re.match(r"((?:@an?\s+|@the\s+)?@(?:" + "|".join(_MEASURES) + r")\s+@of)\s+(?=[-\d\\(])(.+)\Z", text)
     if lead is None or "@" in re.sub(
         r"@(\w+)", lambda m: "" if m[1].lower() in _LEAD or len(m[1]) == 1 else "@", lead[1]
     ):
         return text
-    rest = re.sub(r"@\w+|[:=,\s]", "", lead[1])
-    return lead[2] if not rest or re.fullmatch(r"[a-zA-Z]", rest) else text
+    named = re.match(rf"(.*?)(?<!\w)@?([A-Za-z])\s*(?:{ending})\Z", lead[1], re.DOTALL)
+    if named and not lead[1].endswith(":"):  # "the value of x is": the letter is the name of what follows
+        words = re.findall(r"@(\w+)", named[1])
+        plain_name = all(word.lower() in _NAMING for word in words) and not re.sub(r"@\w+|[,\s]", "", named[1])
+        return f"{named[2]}={lead[2]}" if plain_name else text
+    lone = any(len(word) == 1 and word.lower() != "a" for word in re.findall(r"@(\w+)", lead[1]))
+    return text if lone or re.sub(r"@\w+|[:=,\s]", "", lead[1]) else lead[2]

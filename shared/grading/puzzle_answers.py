@@ -11,7 +11,8 @@ of these statements, separated by commas, semicolons, full stops, bars, line bre
 - rows of a table with the columns name and role; a JSON object from names to roles.
 
 Markdown emphasis, list marks and a short opening such as "Therefore," are allowed. Every name of the puzzle must occur
-exactly once, with one role, and nobody else; a single word outside of this grammar leaves no answer.
+exactly once, with one role, and nobody else; nobody may have the role of "the knights are", "the only knight is" or a
+counted list outside of it. A single word outside of this grammar leaves no answer.
 
 `parse_answer_ar_lopti` is the looser rule of the Advantage Reweighting and Lopti code, for comparison with its numbers.
 """
@@ -131,16 +132,18 @@ def _roles(answer: str, keys: dict[str, str]) -> dict[str, str] | None:
     if answer.startswith("{") and answer.endswith("}"):
         try:
             pairs = json.loads(answer, object_pairs_hook=list)
-        except ValueError:
+        except (ValueError, RecursionError):  # the second where brackets are nested too deep
             return None
         return _distinct([(name, role) for name, role in pairs], keys)
     answer = re.sub(r"^([ \t]*)\*(?=\s)", r"\1-", answer, flags=re.MULTILINE)
     answer = re.sub(r"\*\*|__|[*_`]", "", answer)
     answer = "\n".join(" ".join(line.split()) for line in answer.splitlines() if line.strip())
     if head := _TABLE_HEAD.match(answer):
-        rows = [row.strip().strip("|").split("|")[-2:] for row in answer[head.end() :].splitlines()]
-        cells = [[re.sub(r"^(?:an?\s+)", "", cell.strip()) for cell in row] for row in rows]
-        return _distinct([(row[0], row[-1]) for row in cells], keys)
+        rows = [_cells(row) for row in answer[head.end() :].splitlines()]
+        columns = len(_cells(head[0].strip().splitlines()[0]))
+        if any(len(row) != columns or not all(re.fullmatch(r"\d*\.?", cell) for cell in row[:-2]) for row in rows):
+            return None
+        return _distinct([(row[-2], row[-1]) for row in rows], keys)
     if not any(_GRAMMAR_WORDS & set(re.findall(r"\w+", key)) for key in keys):  # one pattern for all such names
         marks = {key: chr(0xE000 + number) for number, key in enumerate(keys)}
         answer = _any_of(keys).sub(lambda match: marks[match[0]], answer)
@@ -149,11 +152,16 @@ def _roles(answer: str, keys: dict[str, str]) -> dict[str, str] | None:
     return _said_roles(answer, tuple(keys), _any_of(keys).pattern)
 
 
+def _cells(row: str) -> list[str]:
+    cells = row.strip().removeprefix("|").removesuffix("|").split("|")
+    return [re.sub(r"^(?:an?\s+)", "", cell.strip()) for cell in cells]
+
+
 def _said_roles(answer: str, keys: tuple[str, ...], name: str) -> dict[str, str] | None:
     """Role by key, where the whole answer consists of statements, with `name` as the pattern of a key."""
     statement, rest = _statement(name), answer[_OPENING.match(answer).end() :]  # type: ignore[union-attr]
     found: list[tuple[str, str]] = []
-    said_empty: set[str] = set()
+    complete: list[tuple[str, int]] = []  # (role, how many have it), where a statement gives all of a role
     position = 0
     while position < len(rest):
         match = statement.match(rest, position)
@@ -161,10 +169,14 @@ def _said_roles(answer: str, keys: tuple[str, ...], name: str) -> dict[str, str]
         if match is None or said is None:
             return None
         found += said
-        said_empty |= {role for role in (KNIGHT, KNAVE) if match[f"empty_{role}"] is not None}
+        for role in (KNIGHT, KNAVE):
+            if any(match[f"{form}_{role}"] is not None for form in ("empty", "only", "those", "count")):
+                complete.append((role, len(said)))
         between = _BREAK.match(rest, match.end())
         position = between.end() if between else match.end()
-    return None if said_empty & {role for _, role in found} else _distinct(found, keys)
+    if any(sum(said_role == role for _, said_role in found) != number for role, number in complete):
+        return None
+    return _distinct(found, keys)
 
 
 def _any_of(keys: Iterable[str]) -> re.Pattern[str]:

@@ -468,11 +468,64 @@ KINDS: dict[str, list[tuple[str, str, str]]] = {
         ),
     ],
 }
+# gold answer: answers that are refused, and then those that are still the same
+REFUSED: dict[str, tuple[str, str]] = {
+    r"7": (r"7... ;; 7… ;; ～7 ;; ⑦", r"\text{the value of x is }7"),
+    r"x=4": (r"\text{The answer is } y=4", r"\text{The answer is } x=4"),
+    r"DNE": (r"", r"\text{DNE}"),
+    r"\text{DNE}": (r"", r"DNE"),
+    r"x<1 \text{ or } x>5": (r"x<1 \text{ and } x>5", r"x>5 \text{ or } x<1"),
+    r"-2,2": (r"", r"-2\text{ or }2"),
+    r"\text{Friday}": (r"", r"FRIDAY"),
+    r"\text{yes}": (r"", r"YES ;; \text{Yes}"),
+    r"A": (r"(A) B", r"(A) 17"),
+    r"x=3,y=4": (r"4,3 ;; x=4,y=3 ;; 4,y=3", r"3,4 ;; y=4,x=3"),
+    r"x=3\text{ and }y=4": (r"x=3\text{ or }y=4", r"x=3,y=4"),
+    r"2,-2": (r"", r"x=2, x=-2"),
+    r"1101_2": (r"", r"(1101)_2"),
+    r"0": (r"\frac{5}{\ln 0} ;; \frac{1}{\frac{1}{0}} ;; 0\cdot\ln(0) ;; 0\cdot\tan(\frac{\pi}{2}) ;; 0xF", r"\ln 1"),
+    r"\infty": (r"", r"\infty"),
+    r"-\infty": (r"", r"-\infty"),
+    r"60": (r"", r"{}60^{\circ}"),
+    r"x^2+5": (r"", r"5+x^2"),
+    r"\frac{1}{x}": (r"", r"x^{-1}"),
+    r"\frac{e^x-e^{-x}}{2}": (r"", r"\frac{1}{2}(e^x-e^{-x})"),
+    r"0.5": (r"", r"$\frac12$"),
+    r"5,6": (r"", r"$5$ and $6$"),
+    r"0.333": (r"0.333...", r""),
+    r"1,2,3": (r"1,2,3,... ;; 1,2,3,\ldots", r""),
+    r"|x+7|": (r"x+7", r""),
+    r"\ln|x+7|": (r"\ln(x+7)", r""),
+    r"x+100": (r"\sqrt{(x+100)^2}", r""),
+    r"x+1000000": (r"\sqrt{(x+1000000)^2}", r""),
+    r"\text{yes and no}": (r"\text{yes or no}", r""),
+    r"(1,2)": (r"(1 \text{ or } 2)", r""),
+    r"\text{odd}^2": (r"\text{odd}_2", r""),
+    r"\text{at most }\frac{1}{2}": (r"\text{at most }12", r""),
+    r"\text{if } (a+b)c": (r"\text{if } a+bc", r""),
+    r"\text{CO}": (r"\text{Co}", r""),
+    r"4": (r"x:4 ;; \text{the ratio is } x:4", r""),
+    r"5": (r"\text{the sum of } x \text{ is } 5", r""),
+    r"4,3": (r"x=3,y=4", r""),
+    r"1": (r"0^0", r""),
+    r"-101": (r"-101_2", r""),
+    r"10": (r"10_{(2)}", r""),
+    r"56": (r"$5$6 ;; \(5\)6", r""),
+    r"123456": (r"$123$ $456$", r""),
+    r"\sqrt{2}": (r"\sqrt{}2", r""),
+}
 CASES = [
     pytest.param(answer, gold, right, id=f"{kind}:{gold}<-{answer!r}")
     for kind, rows in KINDS.items()
     for gold, *both in rows
     for right, answers in zip((True, False), both)
+    for answer in answers.split(" ;; ")
+    if answer
+]
+CASES += [
+    pytest.param(answer, gold, right, id=f"refused:{gold}<-{answer!r}")
+    for gold, both in REFUSED.items()
+    for right, answers in zip((False, True), both)
     for answer in answers.split(" ;; ")
     if answer
 ]
@@ -550,6 +603,10 @@ def test_values_are_those_of_exact_arithmetic() -> None:
         read += same_answer(text, gold)
         assert not same_answer(text, rf"\frac{{{value.numerator + 1}}}{{{value.denominator}}}"), text
     assert read >= 36
+
+
+def test_a_long_lead_of_words_is_read_at_once() -> None:
+    assert not same_answer("the " * 400 + "5", "5")  # exponential time would never end
 
 
 def test_parts_of_an_answer() -> None:

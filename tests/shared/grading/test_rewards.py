@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from shared.grading.completions import after_thought, last_boxed
 from shared.grading.rewards import (
     UngradableGoldError,
     accuracy_reward,
@@ -74,6 +75,15 @@ def test_format_reward() -> None:
         (r"a prompt may open the thought: \boxed{8}</think>\boxed{5}", True),
         (r"\boxed{5} <think>let me check", False),
         (r"<THINK>\boxed{5}", False),
+        (r"[THINK]\boxed{5}", False),
+        (r"[THINK]\boxed{8}[/THINK]\boxed{5}", True),
+        (r"<|begin_of_thought|>\boxed{5}", False),
+        (r"<|begin_of_thought|>\boxed{8}<|end_of_thought|>\boxed{5}", True),
+        (r"<analysis>\boxed{5}", False),
+        (r"\boxed{ \boxed {5} }", True),
+        (r"\boxed{\text{not }\boxed{5}}", False),
+        (r"\boxed{-\boxed{-5}}", False),
+        (r"\boxed{8\boxed{5}}", False),
         ([{"role": "user", "content": r"\boxed{5}"}, {"role": "assistant", "content": "no"}], False),
         ([{"role": "assistant", "content": r"\boxed{5}"}, {"role": "tool", "content": r"\boxed{}"}], True),
         ([{"role": "assistant", "content": [{"type": "text", "text": r"\boxed{5}"}]}], True),
@@ -81,3 +91,12 @@ def test_format_reward() -> None:
 )
 def test_only_the_last_box_of_the_models_own_answer_counts(completion: object, right: bool) -> None:
     assert is_correct(completion, "5") is right  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["<" + " " * 200_000, "<think" + " " * 200_000, "[" + " " * 200_000, "<|" * 100_000])
+def test_a_long_run_of_space_is_read_at_once(text: str) -> None:
+    assert after_thought(text) == text  # quadratic time would take minutes
+
+
+def test_deeply_nested_boxes_are_read_at_once() -> None:
+    assert last_boxed(r"\boxed{" * 20_000 + "7" + "}" * 20_000) == "7"
