@@ -89,8 +89,9 @@ def _words(lines: Sequence[CheckLine], run: Sequence[CheckLine], rule: str) -> s
     total = f"{len(lines)} checks" if len(run) == len(lines) else f"{len(lines)} checks, {len(run)} of them run"
     if verdicts.count(verdicts[0]) == len(verdicts):
         where = {line.conditions for line in run} if verdicts[0] == CONDITIONAL else set()
-        counted = f"{len(run)} of {total}" if len(run) == len(lines) else f"all of {total}"
-        return f"{counted} {STATES[verdicts[0]]}" + (f" ({where.pop()})" if len(where) == 1 else "")
+        words = f"{len(run)} of {len(lines)} checks {STATES[verdicts[0]]}"
+        words += f", {len(lines) - len(run)} not run" if len(run) < len(lines) else ""
+        return words + (f" ({where.pop()})" if len(where) == 1 else "")
     holding = [line.check.statement.rstrip(".") for line in run if line.verdict == REPRODUCED]
     if rule == "any" and holding:
         return f"{len(holding)} of {total}: {'; '.join(holding)}"

@@ -112,7 +112,7 @@ def test_checks_that_were_not_run_are_counted_and_decide_nothing() -> None:
     given = answer([line(REPRODUCED), line(REPRODUCED), line(NOT_RUN)], "all")
     assert given is not None and given.verdict == REPRODUCED
     assert (given.checks, given.run, given.command) == (3, 2, "make it")
-    assert "3 checks, 2 of them run" in given.text
+    assert "2 of 3 checks" in given.text and "1 not run" in given.text
 
 
 def test_a_single_check_shows_its_number_and_any_says_which_reading_holds() -> None:
