@@ -87,38 +87,35 @@ class DirectionCheck(ComparisonCheck):
         return f"Over seeds, paired, the mean difference of the side called better from {other} {_passes(self)}"
 
 
-class EquivalentCheck(ComparisonCheck):
-    """No difference of a size that matters."""
+class SidesOrDifference(ComparisonCheck):
+    """Two sides, or a metric that is itself their difference."""
 
-    kind: Literal["equivalent"]
     better: Filter = Field(default_factory=dict)
     worse: Filter = Field(default_factory=dict)
     worse_factor: Positive = 1.0
-    margin: Positive
 
     @property
     def may_be_a_difference(self) -> bool:
         """Whether both sides may be left out because the metric is itself a difference."""
         return True
+
+
+class EquivalentCheck(SidesOrDifference):
+    """No difference of a size that matters."""
+
+    kind: Literal["equivalent"]
+    margin: Positive
 
     def words(self) -> str:
         """The criterion as its keys say it."""
         return f"Over seeds, paired, the whole 95 % interval of the mean difference lies inside ±{self.margin:g}."
 
 
-class NonInferiorCheck(ComparisonCheck):
+class NonInferiorCheck(SidesOrDifference):
     """Not worse by a size that matters."""
 
     kind: Literal["non_inferior"]
-    better: Filter = Field(default_factory=dict)
-    worse: Filter = Field(default_factory=dict)
-    worse_factor: Positive = 1.0
     margin: Margin
-
-    @property
-    def may_be_a_difference(self) -> bool:
-        """Whether both sides may be left out because the metric is itself a difference."""
-        return True
 
     def words(self) -> str:
         """The criterion as its keys say it."""
