@@ -14,16 +14,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from replications import paper_commands, tools
-from shared.errors import ReplicationError
-from shared.harness.claims import OURS, PAPER
-from shared.harness.papers import Paper, discover
+from grpo_replications.replications import paper_commands, tools
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.claims import OURS, PAPER
+from grpo_replications.shared.harness.papers import Paper, discover
 
 ROOT = Path(__file__).resolve().parents[1]
 PAPERS = Path(__file__).resolve().parent
 RESULTS_VARIABLE = "REPLICATE_RESULTS"
 DEFAULT_PROFILE = "quick"
-BENCH_MODULES = ("shared.harness.bench", "synthetic.bench")
+BENCH_MODULES = ("grpo_replications.shared.harness.bench", "grpo_replications.synthetic.bench")
 EXAMPLES = """
 examples:
   replicate list
@@ -147,7 +147,7 @@ def _list(options: argparse.Namespace, console: Console) -> int:
 
 
 def _run(options: argparse.Namespace, console: Console) -> int:
-    from shared.harness.runs import Options, run_profile
+    from grpo_replications.shared.harness.runs import Options, run_profile
 
     paper = find_paper(options.paper, options.papers)
     discover(options.papers)  # a mistake in another paper would stop the report: say so before the run, not after it
@@ -195,7 +195,7 @@ def _report(options: argparse.Namespace, console: Console) -> int:
 
 
 def _model(options: argparse.Namespace, console: Console) -> int:
-    from shared.models.catalog import prepare
+    from grpo_replications.shared.models.catalog import prepare
 
     console.print(f"{options.name} is ready: {prepare(options.name)}", soft_wrap=True, highlight=False)
     return 0
@@ -203,7 +203,7 @@ def _model(options: argparse.Namespace, console: Console) -> int:
 
 def _bench(options: argparse.Namespace, console: Console) -> int:
     """Run every measurement that `shared.harness.bench` and `synthetic.bench` name; 1 where a target is missed."""
-    from shared.harness.bench import print_table
+    from grpo_replications.shared.harness.bench import print_table
 
     benches = {}
     for name in BENCH_MODULES:
@@ -213,7 +213,7 @@ def _bench(options: argparse.Namespace, console: Console) -> int:
 
 def _on_disk(options: argparse.Namespace, results: Path) -> list[tuple[Paper, str]]:
     """Papers and profiles that have measurements, narrowed to what was asked for."""
-    from shared.harness.measurements import MEASUREMENTS
+    from grpo_replications.shared.harness.measurements import MEASUREMENTS
 
     papers = [find_paper(options.paper, options.papers)] if options.paper else discover(options.papers)
     if options.profile:
@@ -233,7 +233,7 @@ def _on_disk(options: argparse.Namespace, results: Path) -> list[tuple[Paper, st
 
 
 def _calibrate(options: argparse.Namespace, console: Console) -> int:
-    from shared.harness.calibration_table import write_calibration
+    from grpo_replications.shared.harness.calibration_table import write_calibration
 
     path = write_calibration(results_directory(), options.samples)
     report = _write_report(None, options.papers, results_directory())
@@ -242,23 +242,23 @@ def _calibrate(options: argparse.Namespace, console: Console) -> int:
 
 
 def _judge(paper: Paper, profile: str, results: Path) -> None:
-    from shared.harness.outcomes import evaluate_profile, write_verdicts
+    from grpo_replications.shared.harness.outcomes import evaluate_profile, write_verdicts
 
     directory = results / paper.name / profile
     write_verdicts(paper, evaluate_profile(paper, profile, directory), directory)
 
 
 def _print_claims(paper: Paper, profile: str, results: Path, console: Console) -> None:
-    from shared.harness.claim_tables import counts
-    from shared.harness.outcomes import claim_outcomes, read_verdicts
-    from shared.harness.rendering import print_claims
+    from grpo_replications.shared.harness.claim_tables import counts
+    from grpo_replications.shared.harness.outcomes import claim_outcomes, read_verdicts
+    from grpo_replications.shared.harness.rendering import print_claims
 
     outcomes = claim_outcomes(paper, read_verdicts(paper, profile, results / paper.name / profile))
     print_claims(console, outcomes, counts(outcomes))
 
 
 def _draw(paper: Paper, profile: str, results: Path, console: Console) -> bool:
-    from shared.harness.figures import draw_figures
+    from grpo_replications.shared.harness.figures import draw_figures
 
     failures = draw_figures(paper, profile, results / paper.name / profile)
     for name, message in failures.items():
@@ -267,7 +267,7 @@ def _draw(paper: Paper, profile: str, results: Path, console: Console) -> bool:
 
 
 def _write_report(paper: Paper | None, papers: Path, results: Path) -> Path:
-    from shared.harness.report import build_report
+    from grpo_replications.shared.harness.report import build_report
 
     known = discover(papers)
     if paper is not None and paper.directory not in [one.directory for one in known]:

@@ -12,8 +12,9 @@ from typing import Any
 
 from rich.console import Console
 
-from shared.errors import Problems, ReplicationError
-from shared.harness.papers import CLAIMS_FILE, Paper, check_apart
+from grpo_replications.shared.errors import Problems, ReplicationError
+from grpo_replications.shared.harness.paper_modules import package_name, packages_of
+from grpo_replications.shared.harness.papers import CLAIMS_FILE, Paper, check_apart
 
 ROOT = Path(__file__).resolve().parents[1]
 TEMPLATE = Path(__file__).resolve().parent / "template"
@@ -48,14 +49,14 @@ def new_paper(name: str, parent: Path, title: str | None = None) -> Path:
     directory = parent.resolve() / module
     if directory.exists():
         raise ReplicationError(f"{directory} exists already; choose another name, or remove it.")
-    package = [part.name for part in (directory, *_packages_above(directory))]
-    if keyword.iskeyword(module) or (len(package) == 1 and find_spec(module) is not None):
+    package = package_name([directory, *packages_of(directory.parent)])
+    if keyword.iskeyword(module) or ("." not in package and find_spec(module) is not None):
         raise ReplicationError(f"Python has a module or a keyword '{module}' already; choose another name.")
     # The targets of the Makefile are those of the papers beside it.
     inside = directory.parent == ROOT / "replications"
     words = {
         "paper": name,
-        "package": ".".join(reversed(package)),
+        "package": package,
         "title": title or name.replace("-", " ").capitalize(),
         "command": f"make replicate-{name}" if inside else f"replicate run {module}",
         "full": f"make replicate-{name} PROFILE=full" if inside else f"replicate run {module} --profile full",
@@ -67,14 +68,6 @@ def new_paper(name: str, parent: Path, title: str | None = None) -> Path:
     for file, text in texts.items():
         (directory / file).write_text(Template(text).substitute(words), encoding="utf-8")
     return directory
-
-
-def _packages_above(directory: Path) -> list[Path]:
-    found = []
-    while (directory.parent / "__init__.py").is_file():
-        directory = directory.parent
-        found.append(directory)
-    return found
 
 
 def _new_paper(options: argparse.Namespace, console: Console) -> int:
@@ -115,8 +108,8 @@ def _check(options: argparse.Namespace, console: Console, results: Path) -> int:
 
 def problems_of(directory: Path, others: list[Path], results: Path) -> list[str]:
     """Every mistake of the paper in `directory`, a line each; `others` are the directories of the other papers."""
-    from shared.harness.measurements import MEASUREMENTS, metrics_measured
-    from shared.harness.paper_checks import definition_problems, library_problems, loose_ends
+    from grpo_replications.shared.harness.measurements import MEASUREMENTS, metrics_measured
+    from grpo_replications.shared.harness.paper_checks import definition_problems, library_problems, loose_ends
 
     problems = Problems()
     for problem in definition_problems(directory):
@@ -143,7 +136,7 @@ def problems_of(directory: Path, others: list[Path], results: Path) -> list[str]
 
 def _print_jobs(paper: Paper, console: Console) -> None:
     """How many jobs each profile has, and how many checks it judges."""
-    from shared.harness.runs import jobs_of
+    from grpo_replications.shared.harness.runs import jobs_of
 
     console.print(f"[bold]{paper.slug}[/bold]: no problem found", highlight=False)
     for profile in paper.profiles.values():

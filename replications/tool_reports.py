@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from shared.planning.diagnostics import FEW, Diagnosis, Part
-from shared.planning.group_size_budget import Budget
-from shared.planning.group_size_plan import Plan
-from shared.planning.run_drift import Drift
-from shared.statistics.estimates import Estimate
+from grpo_replications.shared.planning.diagnostics import FEW, Diagnosis, Part
+from grpo_replications.shared.planning.group_size_budget import Budget
+from grpo_replications.shared.planning.group_size_plan import Plan
+from grpo_replications.shared.planning.run_drift import Drift
+from grpo_replications.shared.statistics.estimates import Estimate
 
 
 def print_plan(console: Console, plan: Plan) -> None:

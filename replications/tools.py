@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from shared.errors import ReplicationError
+from grpo_replications.shared.errors import ReplicationError
 
 _PLAN_TEXT = """
 What group size does each difficulty need, what stays silent, and which single size is best for a budget?
@@ -112,8 +112,8 @@ def _plan(options: argparse.Namespace, console: Console) -> int:
     _check_least("--scatter", options.scatter, 0)
     if options.budget is not None:
         _check_least("--budget", options.budget, 2)
-    from shared.planning.group_size_plan import plan_group_sizes, with_rollouts
-    from shared.planning.solve_rates import load_solve_rates
+    from grpo_replications.shared.planning.group_size_plan import plan_group_sizes, with_rollouts
+    from grpo_replications.shared.planning.solve_rates import load_solve_rates
 
     rates = load_solve_rates(options.solve_rates, options.column)
     if options.rollouts is not None:
@@ -123,7 +123,7 @@ def _plan(options: argparse.Namespace, console: Console) -> int:
     if options.json:
         print(to_json(plan))
         return 0
-    from replications.tool_reports import print_plan
+    from grpo_replications.replications.tool_reports import print_plan
 
     print_plan(console, plan)
     return 0
@@ -135,15 +135,15 @@ def _diagnose(options: argparse.Namespace, console: Console) -> int:
         _check_share("--max-silent", options.max_silent)
     if options.window is not None:
         _check_least("--window", options.window, 0)
-    from shared.planning.diagnostics import diagnose
-    from shared.planning.read_log import read_run_log
+    from grpo_replications.shared.planning.diagnostics import diagnose
+    from grpo_replications.shared.planning.read_log import read_run_log
 
     log = read_run_log(options.log, options.group_size, options.reward, options.skip_unscored)
     diagnosis = diagnose(log, options.success, options.fidelity, options.max_silent, options.window)
     if options.json:
         print(to_json(diagnosis))
         return 0
-    from replications.tool_reports import print_diagnosis
+    from grpo_replications.replications.tool_reports import print_diagnosis
 
     print_diagnosis(console, diagnosis)
     return 0

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from shared.errors import ReplicationError
+from grpo_replications.shared.errors import ReplicationError
 
 
 class Settings(BaseModel):

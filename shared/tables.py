@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from shared.errors import ReplicationError
+from grpo_replications.shared.errors import ReplicationError
 
 FILE_TYPES = (".csv", ".json", ".jsonl", ".parquet")
 

@@ -10,13 +10,13 @@ from functools import partial
 import numpy as np
 import torch
 
-from shared.harness.bench import BenchRow, seconds
-from shared.training.many_runs import Objective
-from synthetic import binary_tree_reference
-from synthetic.bernoulli_logit import METHODS, SeedDraws, reference_step, simulate
-from synthetic.binary_tree import BinaryTree, run_tabular
-from synthetic.tree_task import path_model, tree_dataset, tree_reward
-from synthetic.tree_transformers import run_transformers, tree_models
+from grpo_replications.shared.harness.bench import BenchRow, seconds
+from grpo_replications.shared.training.many_runs import Objective
+from grpo_replications.synthetic import binary_tree_reference
+from grpo_replications.synthetic.bernoulli_logit import METHODS, SeedDraws, reference_step, simulate
+from grpo_replications.synthetic.binary_tree import BinaryTree, run_tabular
+from grpo_replications.synthetic.tree_task import path_model, tree_dataset, tree_reward
+from grpo_replications.synthetic.tree_transformers import run_transformers, tree_models
 
 
 def tabular_bench(slow_seeds: int = 2, fast_seeds: int = 1000, repeats: int = 3) -> list[BenchRow]:
@@ -97,8 +97,8 @@ def many_transformers_bench(seeds: int = 64, steps: int = 20, repeats: int = 3) 
     and a shorter run, so that setting up a trainer does not count; the simulator's time counts everything. More
     processes on more cores speed both up alike.
     """
-    from shared.training.run import run_training  # TRL takes seconds to import
-    from shared.training.settings import TrainingSettings
+    from grpo_replications.shared.training.run import run_training  # TRL takes seconds to import
+    from grpo_replications.shared.training.settings import TrainingSettings
 
     tree, objective, group_size = BinaryTree(), Objective(method="lambda-grpo"), 16
 

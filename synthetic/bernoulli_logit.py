@@ -24,9 +24,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shared.theory.closed_forms import expected_update, sigma
-from shared.theory.groups import dr_grpo_advantages, grpo_advantages, rloo_advantages
-from synthetic.binomial_sampler import WORD_BITS, binomial_counts
+from grpo_replications.shared.theory.closed_forms import expected_update, sigma
+from grpo_replications.shared.theory.groups import dr_grpo_advantages, grpo_advantages, rloo_advantages
+from grpo_replications.synthetic.binomial_sampler import WORD_BITS, binomial_counts
 
 # First words of the seed sequences of the random numbers' three uses.
 _FIRST_DRAWS, _REMAINING_BITS, _REDRAWS = 11, 12, 13

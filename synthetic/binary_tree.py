@@ -25,7 +25,7 @@ from functools import partial
 
 import numpy as np
 
-from synthetic.tree_policy import (
+from grpo_replications.synthetic.tree_policy import (
     DIVISORS,
     column_norms,
     draw_leaf_counts,

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from shared.models.many_transformers import ManyTransformers, SeedStreams
-from shared.training.many_runs import ManyRuns, Objective, Rollout
-from synthetic.digit_sums import Reward, answers_of, measuring_problems, problems, solve_rates, starts
+from grpo_replications.shared.models.many_transformers import ManyTransformers, SeedStreams
+from grpo_replications.shared.training.many_runs import ManyRuns, Objective, Rollout
+from grpo_replications.synthetic.digit_sums import Reward, answers_of, measuring_problems, problems, solve_rates, starts
 
 _SAMPLING_STREAM, _PROMPT_STREAM = 1, 14
 _SEEDS_PER_STACK = 32  # affects speed only, never a result

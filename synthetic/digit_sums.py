@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shared.errors import ReplicationError
-from shared.models.many_transformers import MASKED, Architecture, ManyTransformers
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.models.many_transformers import MASKED, Architecture, ManyTransformers
 
 EQUALS = 10
 """Token that ends a problem; digits are tokens 0 to 9."""
@@ -95,7 +95,7 @@ def starts(settings: Mapping[str, Any], seeds: Sequence[int]) -> ManyTransformer
     """
     from safetensors.torch import load_file, save_file
 
-    from shared.models import catalog
+    from grpo_replications.shared.models import catalog
 
     folders = {seed: f"digit-sums/{_digest(settings)}-{seed}" for seed in seeds}
     missing = [s for s in seeds if not (catalog.cache_directory() / folders[s] / "model.safetensors").exists()]

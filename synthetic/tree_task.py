@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from shared.models import catalog
-from synthetic.binary_tree import BinaryTree
+from grpo_replications.shared.models import catalog
+from grpo_replications.synthetic.binary_tree import BinaryTree
 
 if TYPE_CHECKING:
     from datasets import Dataset

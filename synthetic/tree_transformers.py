@@ -20,11 +20,17 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from shared.models.many_transformers import MASKED, Architecture, ManyTransformers, SeedStreams, draw_index
-from shared.models.token_tree import TokenTree
-from shared.training.many_runs import ManyRuns, Objective, Rollout
-from synthetic.binary_tree import BinaryTree
-from synthetic.tree_task import PATH, path_ids
+from grpo_replications.shared.models.many_transformers import (
+    MASKED,
+    Architecture,
+    ManyTransformers,
+    SeedStreams,
+    draw_index,
+)
+from grpo_replications.shared.models.token_tree import TokenTree
+from grpo_replications.shared.training.many_runs import ManyRuns, Objective, Rollout
+from grpo_replications.synthetic.binary_tree import BinaryTree
+from grpo_replications.synthetic.tree_task import PATH, path_ids
 
 _SAMPLING_STREAM, _TARGET_STREAM = 1, 2
 _SEEDS_PER_STACK = 64  # affects speed only, never a result

@@ -135,9 +135,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from shared.errors import ReplicationError
-from shared.harness.runs import Experiment
-from shared.settings import Settings
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.runs import Experiment
+from grpo_replications.shared.settings import Settings
 
 HERE = Path(__file__).parent
 

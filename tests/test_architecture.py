@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+NAME = "grpo_replications"
 TOP = ("shared", "synthetic", "replications")
 ALLOWED = {
     "shared.errors": set(),
@@ -47,10 +48,11 @@ def imports(name: str) -> frozenset[str]:
         if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
-                found.add(full if full in known else node.module)
+                found.add(full if full.removeprefix(f"{NAME}.") in known else node.module)
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-    return frozenset(found & set(known))
+    assert not {other for other in found if other.split(".")[0] in TOP}, f"{name} imports without '{NAME}.'"
+    return frozenset({other.removeprefix(f"{NAME}.") for other in found} & set(known))
 
 
 def statements(tree: ast.AST) -> list[ast.AST]:

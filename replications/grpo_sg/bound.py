@@ -36,11 +36,11 @@ import torch
 from scipy.stats import rankdata
 from torch import Tensor
 
-from replications.grpo_sg.settings import BoundSettings
-from replications.grpo_sg.small_policy import START, AdditionPolicies, digits_of_sums, gradients
-from shared.harness.jobs import JobContext, Row
-from shared.theory.confidence_weights import sharpness_weights
-from shared.theory.groups import grpo_advantages
+from grpo_replications.replications.grpo_sg.settings import BoundSettings
+from grpo_replications.replications.grpo_sg.small_policy import START, AdditionPolicies, digits_of_sums, gradients
+from grpo_replications.shared.harness.jobs import JobContext, Row
+from grpo_replications.shared.theory.confidence_weights import sharpness_weights
+from grpo_replications.shared.theory.groups import grpo_advantages
 
 METHODS = ("grpo", "sharpness", "sharpness-mean1")
 ASCENT_STEPS = 12

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from replications.grpo_sg import settings
-from shared.harness.jobs import Experiment, deferred
+from grpo_replications.replications.grpo_sg import settings
+from grpo_replications.shared.harness.jobs import Experiment, deferred
 
-_later = partial(deferred, "replications.grpo_sg")
+_later = partial(deferred, "grpo_replications.replications.grpo_sg")
 _SMALL = _later("training_small", "training_small")
 
 EXPERIMENTS: dict[str, Experiment] = {

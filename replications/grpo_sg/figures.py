@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pandas as pd
 from matplotlib.figure import Figure
 
-from replications.grpo_sg import gradient_figures, training_figures
+from grpo_replications.replications.grpo_sg import gradient_figures, training_figures
 
 FIGURES: dict[str, Callable[[pd.DataFrame], Figure | None]] = {
     **gradient_figures.FIGURES,

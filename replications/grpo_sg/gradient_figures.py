@@ -9,8 +9,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from shared.harness.plots import COLORS, line_with_interval, panels, points_with_interval
-from shared.statistics.estimates import Estimate, mean_interval
+from grpo_replications.shared.harness.plots import COLORS, line_with_interval, panels, points_with_interval
+from grpo_replications.shared.statistics.estimates import Estimate, mean_interval
 
 _LEVELS = {
     "logits": "logits",

@@ -27,16 +27,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from replications.grpo_sg.settings import IdentifiabilitySettings
-from replications.grpo_sg.token_gradients import spearman
-from shared.errors import ReplicationError
-from shared.harness.jobs import JobContext, Row
-from shared.models import catalog
-from shared.models.sampling import Sample, sample_completions
-from shared.tasks.addition import addition_problems, addition_reward
-from shared.theory.confidence_weights import matched_weights, sharpness_weights
-from shared.theory.groups import grpo_advantages
-from shared.training.raw_logits import head_scaling, watching_selected_logits
+from grpo_replications.replications.grpo_sg.settings import IdentifiabilitySettings
+from grpo_replications.replications.grpo_sg.token_gradients import spearman
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.jobs import JobContext, Row
+from grpo_replications.shared.models import catalog
+from grpo_replications.shared.models.sampling import Sample, sample_completions
+from grpo_replications.shared.tasks.addition import addition_problems, addition_reward
+from grpo_replications.shared.theory.confidence_weights import matched_weights, sharpness_weights
+from grpo_replications.shared.theory.groups import grpo_advantages
+from grpo_replications.shared.training.raw_logits import head_scaling, watching_selected_logits
 
 LOWER, UPPER = 1.0, 1.4
 """Bounds of the weights in the paper's setting."""

@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from shared.models.settings import BenchmarkSettings, SmallStart
-from shared.settings import Settings
-from shared.training.settings import MethodSettings, UpdateSettings
+from grpo_replications.shared.models.settings import BenchmarkSettings, SmallStart
+from grpo_replications.shared.settings import Settings
+from grpo_replications.shared.training.settings import MethodSettings, UpdateSettings
 
 # --- gradients and weights --------------------------------------------------------------------------------------------
 

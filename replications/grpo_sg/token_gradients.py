@@ -24,15 +24,15 @@ import torch
 from scipy.stats import rankdata
 from torch import Tensor
 
-from replications.grpo_sg.settings import TokenGradientsSettings
-from shared.errors import ReplicationError
-from shared.harness.jobs import JobContext, Row
-from shared.models import catalog
-from shared.models.sampling import sample_completions
-from shared.statistics.estimates import default_generator
-from shared.tasks.addition import addition_problems
-from shared.training.raw_logits import head_scaling
-from shared.training.token_weights import gate_gradient, sharpness_weights
+from grpo_replications.replications.grpo_sg.settings import TokenGradientsSettings
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.jobs import JobContext, Row
+from grpo_replications.shared.models import catalog
+from grpo_replications.shared.models.sampling import sample_completions
+from grpo_replications.shared.statistics.estimates import default_generator
+from grpo_replications.shared.tasks.addition import addition_problems
+from grpo_replications.shared.training.raw_logits import head_scaling
+from grpo_replications.shared.training.token_weights import gate_gradient, sharpness_weights
 
 LEVELS = ("logits", "hidden_last", "hidden_middle", "parameters")
 QUARTILES = (1, 2, 3, 4)

@@ -11,13 +11,13 @@ from typing import Any
 
 from datasets import Dataset
 
-from replications.grpo_sg.settings import AdditionTrainingSettings, ComparisonSettings
-from replications.grpo_sg.training_metrics import run_rows
-from shared.grading.rewards import RewardFunction
-from shared.harness.jobs import JobContext, Row, row
-from shared.models import catalog
-from shared.tasks import load_task
-from shared.training.comparison import accuracies, run_method
+from grpo_replications.replications.grpo_sg.settings import AdditionTrainingSettings, ComparisonSettings
+from grpo_replications.replications.grpo_sg.training_metrics import run_rows
+from grpo_replications.shared.grading.rewards import RewardFunction
+from grpo_replications.shared.harness.jobs import JobContext, Row, row
+from grpo_replications.shared.models import catalog
+from grpo_replications.shared.tasks import load_task
+from grpo_replications.shared.training.comparison import accuracies, run_method
 
 
 def training(settings: AdditionTrainingSettings, seed: int, context: JobContext) -> list[Row]:

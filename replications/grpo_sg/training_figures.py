@@ -10,8 +10,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from shared.harness.plots import COLORS, line_with_interval, panels, points_with_interval
-from shared.statistics.estimates import Estimate, mean_interval, probability_of_improvement
+from grpo_replications.shared.harness.plots import COLORS, line_with_interval, panels, points_with_interval
+from grpo_replications.shared.statistics.estimates import Estimate, mean_interval, probability_of_improvement
 
 BASELINE = "grpo"
 _CURVES = (

@@ -17,12 +17,12 @@ import torch
 from datasets import Dataset
 from torch.nn.functional import cross_entropy
 
-from replications.grpo_sg.settings import PuzzleTrainingSettings
-from replications.grpo_sg.training import comparison_rows
-from shared.harness.jobs import JobContext, Row, row
-from shared.models import catalog
-from shared.models.sampling import autocast, prompt_ids
-from shared.tasks import Task, load_task
+from grpo_replications.replications.grpo_sg.settings import PuzzleTrainingSettings
+from grpo_replications.replications.grpo_sg.training import comparison_rows
+from grpo_replications.shared.harness.jobs import JobContext, Row, row
+from grpo_replications.shared.models import catalog
+from grpo_replications.shared.models.sampling import autocast, prompt_ids
+from grpo_replications.shared.tasks import Task, load_task
 
 _FORMAT = 1  # raise when the same settings should give another start
 _IGNORED = -100

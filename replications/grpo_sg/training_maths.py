@@ -10,12 +10,12 @@ from __future__ import annotations
 import gc
 import statistics
 
-from replications.grpo_sg.settings import AgenticSettings, MathsTrainingSettings
-from replications.grpo_sg.training_metrics import run_rows
-from shared.errors import ReplicationError
-from shared.harness.jobs import JobContext, Row, row
-from shared.models import catalog
-from shared.training.settings import MethodSettings
+from grpo_replications.replications.grpo_sg.settings import AgenticSettings, MathsTrainingSettings
+from grpo_replications.replications.grpo_sg.training_metrics import run_rows
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.jobs import JobContext, Row, row
+from grpo_replications.shared.models import catalog
+from grpo_replications.shared.training.settings import MethodSettings
 
 OURS, BASELINE = "sharpness", "grpo"
 SMOOTH = ("grad_norm_median", "grad_norm_tail", "grad_norm_spikes", "reward_mean", "reward_roughness")
@@ -30,10 +30,10 @@ def training_maths(settings: MathsTrainingSettings, seed: int, context: JobConte
     smooth run. Raises ReplicationError, before anything is trained, when the model
     or a data set cannot be had.
     """
-    from shared.grading.rewards import accuracy_reward
-    from shared.models.evaluation import benchmark_accuracies
-    from shared.tasks.math import benchmarks_from, problems_from
-    from shared.training.comparison import run_method
+    from grpo_replications.shared.grading.rewards import accuracy_reward
+    from grpo_replications.shared.models.evaluation import benchmark_accuracies
+    from grpo_replications.shared.tasks.math import benchmarks_from, problems_from
+    from grpo_replications.shared.training.comparison import run_method
 
     methods = settings.methods
     if not {OURS, BASELINE} <= set(methods):
@@ -83,6 +83,6 @@ def agentic_qa(settings: AgenticSettings, seed: int, context: JobContext) -> lis
         f"Agentic question answering with {settings.model} ({settings.method}) is not implemented here: it needs a "
         "search tool over a text corpus, rollouts of several turns in the setting of VerlTool, and questions that are "
         "not stated in our sources. Run the paper's setting in VerlTool with the weights of "
-        "shared.theory.confidence_weights.sharpness_weights, "
+        "grpo_replications.shared.theory.confidence_weights.sharpness_weights, "
         "or test the other claims: leave this experiment out with ONLY=<experiment>."
     )

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from shared.harness.jobs import Row, row
-from shared.planning.run_drift import gradient_norms
+from grpo_replications.shared.harness.jobs import Row, row
+from grpo_replications.shared.planning.run_drift import gradient_norms
 
 AUDIT = ("mean", "share_lower", "share_upper", "share_between", "correlation", "inert", "share_isolated")
 """Metrics of the weight audit that a run reports, averaged over its optimizer steps."""

@@ -21,20 +21,20 @@ from typing import Any
 
 import numpy as np
 
-from replications.grpo_sg.identifiability import shift_head
-from replications.grpo_sg.settings import (
+from grpo_replications.replications.grpo_sg.identifiability import shift_head
+from grpo_replications.replications.grpo_sg.settings import (
     SensitivitySettings,
     ShiftedTrainingSettings,
     SmallBestSettings,
     SmallSettings,
 )
-from replications.grpo_sg.training_metrics import run_rows, weights
-from shared.harness.jobs import JobContext, Row, row
-from shared.models import catalog
-from shared.models.small_transformer import PROBE, answers, encode, problems, small_start
-from shared.tasks.addition import addition_reward
-from shared.training.comparison import MethodRun, run_method
-from shared.training.run import passes
+from grpo_replications.replications.grpo_sg.training_metrics import run_rows, weights
+from grpo_replications.shared.harness.jobs import JobContext, Row, row
+from grpo_replications.shared.models import catalog
+from grpo_replications.shared.models.small_transformer import PROBE, answers, encode, problems, small_start
+from grpo_replications.shared.tasks.addition import addition_reward
+from grpo_replications.shared.training.comparison import MethodRun, run_method
+from grpo_replications.shared.training.run import passes
 
 SETS = ("held_out", "train", "longer")
 SELECTION = 1000

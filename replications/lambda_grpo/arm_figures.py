@@ -13,10 +13,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from shared.harness.plots import COLORS, line_with_interval, panels, points_with_interval
-from shared.statistics.estimates import Estimate, mean_interval
-from shared.statistics.proportions import wilson_interval
-from shared.statistics.times import ratio_of_times, restricted_mean_time
+from grpo_replications.shared.harness.plots import COLORS, line_with_interval, panels, points_with_interval
+from grpo_replications.shared.statistics.estimates import Estimate, mean_interval
+from grpo_replications.shared.statistics.proportions import wilson_interval
+from grpo_replications.shared.statistics.times import ratio_of_times, restricted_mean_time
 
 ARMS = {
     "grpo": ("GRPO", COLORS[0]),

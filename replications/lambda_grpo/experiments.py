@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from replications.lambda_grpo import settings, table1, table2_intervals
-from shared.harness.jobs import Experiment, deferred
+from grpo_replications.replications.lambda_grpo import settings, table1, table2_intervals
+from grpo_replications.shared.harness.jobs import Experiment, deferred
 
-_later = partial(deferred, "replications.lambda_grpo")
+_later = partial(deferred, "grpo_replications.replications.lambda_grpo")
 
 EXPERIMENTS: dict[str, Experiment] = {
     "theorem": Experiment(

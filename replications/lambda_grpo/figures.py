@@ -8,17 +8,17 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from replications.lambda_grpo.arm_figures import prefix, process_sets, speed, sums, table1_lm
-from replications.lambda_grpo.table1_figures import (
+from grpo_replications.replications.lambda_grpo.arm_figures import prefix, process_sets, speed, sums, table1_lm
+from grpo_replications.replications.lambda_grpo.table1_figures import (
     METHOD_COLORS,
     METHOD_LABELS,
     table1_map,
     table1_matched,
     table1_paper,
 )
-from replications.lambda_grpo.table2_intervals import DIGIT, Z95, pairs, read_table
-from shared.harness.plots import COLORS, line_with_interval, panels, points_with_interval
-from shared.statistics.estimates import Estimate, mean_interval
+from grpo_replications.replications.lambda_grpo.table2_intervals import DIGIT, Z95, pairs, read_table
+from grpo_replications.shared.harness.plots import COLORS, line_with_interval, panels, points_with_interval
+from grpo_replications.shared.statistics.estimates import Estimate, mean_interval
 
 PAPER_OVERLAP = {
     6: {"path_depth": (1.0, 3.3), "intermediate_proportion": (0.0, 0.8), "flat_share": (None, 6688 / 6700)},

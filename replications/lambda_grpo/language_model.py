@@ -8,24 +8,24 @@ from typing import Any
 from datasets import Dataset
 from trl import GRPOTrainer
 
-from replications.lambda_grpo.settings import (
+from grpo_replications.replications.lambda_grpo.settings import (
     Data,
     LearningSettings,
     OverheadSettings,
     OverlapSettings,
     Table1LanguageModelSettings,
 )
-from shared.harness.jobs import JobContext, Row, row
-from shared.models import catalog
-from shared.tasks import load_task
-from shared.tasks.math import SYSTEM_MESSAGE
-from shared.training.comparison import accuracies, run_method
-from shared.training.group_log import read_group_log
-from shared.training.run import passes, run_training
-from shared.training.settings import TrainingSettings
-from shared.training.trainer import OneContextGRPOTrainer, TokenWeightedGRPOTrainer
-from synthetic.binary_tree import BinaryTree
-from synthetic.tree_task import leaf_probability, path_model, tree_dataset, tree_reward
+from grpo_replications.shared.harness.jobs import JobContext, Row, row
+from grpo_replications.shared.models import catalog
+from grpo_replications.shared.tasks import load_task
+from grpo_replications.shared.tasks.math import SYSTEM_MESSAGE
+from grpo_replications.shared.training.comparison import accuracies, run_method
+from grpo_replications.shared.training.group_log import read_group_log
+from grpo_replications.shared.training.run import passes, run_training
+from grpo_replications.shared.training.settings import TrainingSettings
+from grpo_replications.shared.training.trainer import OneContextGRPOTrainer, TokenWeightedGRPOTrainer
+from grpo_replications.synthetic.binary_tree import BinaryTree
+from grpo_replications.synthetic.tree_task import leaf_probability, path_model, tree_dataset, tree_reward
 
 
 def table1_lm(settings: Table1LanguageModelSettings, seed: int, context: JobContext) -> list[Row]:

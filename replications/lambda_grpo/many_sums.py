@@ -7,12 +7,12 @@ otherwise ("right"), or that of the paper's synthetic tree ("trap").
 
 from __future__ import annotations
 
-from replications.lambda_grpo.many_table1 import arm
-from replications.lambda_grpo.settings import ManySumsSettings
-from shared.harness.jobs import JobContext, Row, row
-from shared.training.many_runs import Objective
-from synthetic.digit_runs import run_sums
-from synthetic.digit_sums import Reward
+from grpo_replications.replications.lambda_grpo.many_table1 import arm
+from grpo_replications.replications.lambda_grpo.settings import ManySumsSettings
+from grpo_replications.shared.harness.jobs import JobContext, Row, row
+from grpo_replications.shared.training.many_runs import Objective
+from grpo_replications.synthetic.digit_runs import run_sums
+from grpo_replications.synthetic.digit_sums import Reward
 
 
 def many_sums(settings: ManySumsSettings, seeds: range, context: JobContext) -> list[Row]:

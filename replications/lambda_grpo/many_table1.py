@@ -12,15 +12,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from replications.lambda_grpo.settings import ManyTable1Settings, ManyTable1TrlSettings, TreeTransformerSettings
-from shared.errors import ReplicationError
-from shared.harness.jobs import JobContext, Row, row
-from shared.theory.depth_weights import depth_mean_weights, halving_weights
-from shared.training.many_runs import Objective
-from shared.training.settings import TrainingSettings
-from shared.training.token_weights import TokenWeight
-from synthetic.binary_tree import BinaryTree
-from synthetic.tree_transformers import TransformerResult, run_transformers, seed_target, tree_models
+from grpo_replications.replications.lambda_grpo.settings import (
+    ManyTable1Settings,
+    ManyTable1TrlSettings,
+    TreeTransformerSettings,
+)
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.jobs import JobContext, Row, row
+from grpo_replications.shared.theory.depth_weights import depth_mean_weights, halving_weights
+from grpo_replications.shared.training.many_runs import Objective
+from grpo_replications.shared.training.settings import TrainingSettings
+from grpo_replications.shared.training.token_weights import TokenWeight
+from grpo_replications.synthetic.binary_tree import BinaryTree
+from grpo_replications.synthetic.tree_transformers import TransformerResult, run_transformers, seed_target, tree_models
 
 DEPTH_ARMS = ("halving-depth", "mean-depth")
 
@@ -55,8 +59,8 @@ def many_table1_trl(settings: ManyTable1TrlSettings, seed: int, context: JobCont
     and `start_difference`, `frequency_difference` and `mean_difference`, which are TRL's minus the simulator's: of the
     start, of the target frequency and of the mean probability of the target over all steps.
     """
-    from shared.training.run import run_training
-    from synthetic.tree_task import leaf_probability, path_model, tree_dataset, tree_reward
+    from grpo_replications.shared.training.run import run_training
+    from grpo_replications.synthetic.tree_task import leaf_probability, path_model, tree_dataset, tree_reward
 
     tree, steps = _tree(settings), settings.steps
     target = seed_target(tree, seed, settings.target_rights)

@@ -6,9 +6,9 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from shared.models.settings import BenchmarkSettings
-from shared.settings import Settings
-from shared.training.settings import TrainingSettings
+from grpo_replications.shared.models.settings import BenchmarkSettings
+from grpo_replications.shared.settings import Settings
+from grpo_replications.shared.training.settings import TrainingSettings
 
 
 class TheoremSettings(Settings):

@@ -18,11 +18,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from replications.lambda_grpo.settings import Table1BestSettings, Table1Settings, Table1TabularSettings
-from shared.errors import ReplicationError
-from shared.harness.jobs import JobContext, Row
-from shared.statistics.estimates import Estimate, bootstrap, k_seed_mean_distribution, paired_difference
-from synthetic.binary_tree import BinaryTree, TabularResult, run_tabular
+from grpo_replications.replications.lambda_grpo.settings import (
+    Table1BestSettings,
+    Table1Settings,
+    Table1TabularSettings,
+)
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.jobs import JobContext, Row
+from grpo_replications.shared.statistics.estimates import (
+    Estimate,
+    bootstrap,
+    k_seed_mean_distribution,
+    paired_difference,
+)
+from grpo_replications.synthetic.binary_tree import BinaryTree, TabularResult, run_tabular
 
 PAPER_TABLE = Path(__file__).with_name("paper_table1.csv")
 PAPER_SEEDS = 5

@@ -15,9 +15,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from replications.lambda_grpo.table1 import PAPER_SEEDS, paper_table
-from shared.harness.plots import COLORS, heatmap, line_with_interval, panels, points_with_interval
-from shared.statistics.estimates import Estimate, k_seed_mean_distribution, mean_interval
+from grpo_replications.replications.lambda_grpo.table1 import PAPER_SEEDS, paper_table
+from grpo_replications.shared.harness.plots import COLORS, heatmap, line_with_interval, panels, points_with_interval
+from grpo_replications.shared.statistics.estimates import Estimate, k_seed_mean_distribution, mean_interval
 
 CELL = ["optimizer", "n", "r_neg", "lr"]
 METHOD_COLORS = {"grpo": COLORS[0], "lambda-grpo": COLORS[1]}

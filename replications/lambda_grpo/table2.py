@@ -23,10 +23,10 @@ import threading
 import time
 from pathlib import Path
 
-from replications.lambda_grpo.settings import Table2Settings
-from shared.errors import ReplicationError
-from shared.harness.jobs import JobContext, Row
-from shared.models import catalog
+from grpo_replications.replications.lambda_grpo.settings import Table2Settings
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.jobs import JobContext, Row
+from grpo_replications.shared.models import catalog
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -48,14 +48,14 @@ def train_and_measure(
     """Train (unless `method` is "base") and measure; under `accelerate launch` every process takes part in training."""
     from accelerate import PartialState
 
-    from shared.models.evaluation import benchmark_accuracies
-    from shared.tasks.math import SYSTEM_MESSAGE, benchmarks_from, problems_from
-    from shared.training.run import run_training
-    from shared.training.settings import TrainingSettings
+    from grpo_replications.shared.models.evaluation import benchmark_accuracies
+    from grpo_replications.shared.tasks.math import SYSTEM_MESSAGE, benchmarks_from, problems_from
+    from grpo_replications.shared.training.run import run_training
+    from grpo_replications.shared.training.settings import TrainingSettings
 
     problems = benchmarks_from(settings.benchmarks)
     model, tokenizer = catalog.load(settings.model)
-    from shared.grading.rewards import accuracy_reward
+    from grpo_replications.shared.grading.rewards import accuracy_reward
 
     if settings.method != "base":
         words = settings.system_message or SYSTEM_MESSAGE

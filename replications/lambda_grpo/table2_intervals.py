@@ -17,8 +17,8 @@ from pathlib import Path
 
 from scipy import stats
 
-from replications.lambda_grpo.settings import NoSettings
-from shared.harness.jobs import JobContext, Row
+from grpo_replications.replications.lambda_grpo.settings import NoSettings
+from grpo_replications.shared.harness.jobs import JobContext, Row
 
 PAPER_TABLE = Path(__file__).with_name("paper_table2.csv")
 DIGIT = 10_000  # the table prints four decimals

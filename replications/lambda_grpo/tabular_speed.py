@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from replications.lambda_grpo.settings import TabularSpeedSettings
-from replications.lambda_grpo.table1 import SELECTION_OFFSET
-from shared.errors import ReplicationError
-from shared.harness.jobs import JobContext, Row
-from synthetic.binary_tree import BinaryTree, run_tabular
+from grpo_replications.replications.lambda_grpo.settings import TabularSpeedSettings
+from grpo_replications.replications.lambda_grpo.table1 import SELECTION_OFFSET
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.jobs import JobContext, Row
+from grpo_replications.synthetic.binary_tree import BinaryTree, run_tabular
 
 
 def tabular_speed(settings: TabularSpeedSettings, seeds: range, context: JobContext) -> list[Row]:

@@ -17,12 +17,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from replications.lambda_grpo.objectives import enumerate_process_sets, sequence_level, token_level, token_terms
-from replications.lambda_grpo.settings import NoSettings, TheoremSettings
-from shared.harness.jobs import JobContext, Row
-from shared.models.precision import in_float64
-from shared.theory.groups import grpo_advantages
-from shared.theory.process_sets import process_set_sizes, step_advantages
+from grpo_replications.replications.lambda_grpo.objectives import (
+    enumerate_process_sets,
+    sequence_level,
+    token_level,
+    token_terms,
+)
+from grpo_replications.replications.lambda_grpo.settings import NoSettings, TheoremSettings
+from grpo_replications.shared.harness.jobs import JobContext, Row
+from grpo_replications.shared.models.precision import in_float64
+from grpo_replications.shared.theory.groups import grpo_advantages
+from grpo_replications.shared.theory.process_sets import process_set_sizes, step_advantages
 
 BETA = 0.04
 CLIP = 0.2
@@ -227,8 +232,8 @@ def model_rollouts(settings: TheoremSettings, seed: int, context: JobContext) ->
     The reference policy of the KL term is the same model rounded to bfloat16. Rewards are 1 for a right sum plus a
     random number in [0, 1) for each completion: the theorem is about any rewards, and no group is silent.
     """
-    from shared.models import catalog
-    from shared.tasks.addition import addition_reward
+    from grpo_replications.shared.models import catalog
+    from grpo_replications.shared.tasks.addition import addition_reward
 
     model, tokenizer = catalog.load(settings.model)
     worst: dict[str, float] = {}
@@ -269,7 +274,7 @@ def model_rollouts(settings: TheoremSettings, seed: int, context: JobContext) ->
 
 
 def _prompts(settings: TheoremSettings, seed: int) -> tuple[list[Any], list[Any]]:
-    from shared.tasks.addition import addition_problems
+    from grpo_replications.shared.tasks.addition import addition_problems
 
     problems = addition_problems(settings.groups, seed=seed, system_message=settings.system_message)
     return [problem["prompt"] for problem in problems], [problem["answer"] for problem in problems]

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from replications.lambda_grpo.settings import UpdateBiasSettings
-from shared.harness.jobs import JobContext, Row, row
-from synthetic.tree_policy import draw_leaf_counts, policy_gradient
+from grpo_replications.replications.lambda_grpo.settings import UpdateBiasSettings
+from grpo_replications.shared.harness.jobs import JobContext, Row, row
+from grpo_replications.synthetic.tree_policy import draw_leaf_counts, policy_gradient
 
 
 def update_bias(settings: UpdateBiasSettings, seed: int, context: JobContext) -> list[Row]:

@@ -7,9 +7,9 @@ import time
 
 import torch
 
-from replications.lambda_grpo.settings import WeightsCostSettings
-from shared.harness.jobs import JobContext, Row, row
-from shared.theory.process_sets import process_set_sizes
+from grpo_replications.replications.lambda_grpo.settings import WeightsCostSettings
+from grpo_replications.shared.harness.jobs import JobContext, Row, row
+from grpo_replications.shared.theory.process_sets import process_set_sizes
 
 
 def weights_cost(settings: WeightsCostSettings, seed: int, context: JobContext) -> list[Row]:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from replications.sigma_identity.score_gradients import (
+from grpo_replications.replications.sigma_identity.score_gradients import (
     Rollout,
     Vector,
     advantage_weights,
@@ -36,9 +36,9 @@ from replications.sigma_identity.score_gradients import (
     spread,
     weighted_score,
 )
-from replications.sigma_identity.settings import BeyondTheoremSettings
-from replications.sigma_identity.trl_updates import run_trainer
-from shared.harness.jobs import JobContext, Row
+from grpo_replications.replications.sigma_identity.settings import BeyondTheoremSettings
+from grpo_replications.replications.sigma_identity.trl_updates import run_trainer
+from grpo_replications.shared.harness.jobs import JobContext, Row
 
 _ROUNDING = 1e-9  # an estimate below it is a zero
 

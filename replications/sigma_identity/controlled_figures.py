@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from shared.harness.plots import (
+from grpo_replications.shared.harness.plots import (
     COLORS,
     PAPER_COLOR,
     group_size_axis,
@@ -23,7 +23,7 @@ from shared.harness.plots import (
     paper_mark,
     points_with_interval,
 )
-from shared.statistics.estimates import Estimate, mean_interval
+from grpo_replications.shared.statistics.estimates import Estimate, mean_interval
 
 METHOD_COLORS = {"grpo": COLORS[0], "dr-grpo": COLORS[1], "dapo": COLORS[2], "rloo": COLORS[3]}
 METHOD_LABELS = {"grpo": "GRPO", "dr-grpo": "Dr. GRPO", "dapo": "DAPO", "rloo": "RLOO"}

@@ -17,12 +17,19 @@ from typing import Any
 
 import numpy as np
 
-from replications.sigma_identity.settings import ControlledRunSettings, ControlledSettings
-from shared.errors import ReplicationError
-from shared.harness.jobs import JobContext, Row
-from shared.planning.solve_rates import SolveRates, load_solve_rates
-from shared.theory.closed_forms import expected_update, silent_rate
-from synthetic.bernoulli_logit import METHODS, Method, Trajectories, mean_field, simulate, with_redraws
+from grpo_replications.replications.sigma_identity.settings import ControlledRunSettings, ControlledSettings
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.jobs import JobContext, Row
+from grpo_replications.shared.planning.solve_rates import SolveRates, load_solve_rates
+from grpo_replications.shared.theory.closed_forms import expected_update, silent_rate
+from grpo_replications.synthetic.bernoulli_logit import (
+    METHODS,
+    Method,
+    Trajectories,
+    mean_field,
+    simulate,
+    with_redraws,
+)
 
 PAPER_HARDEST = {"grpo": 0.99, "dr-grpo": 0.88}
 PAPER_SETTINGS = {"prompts": 6000, "group_size": 8, "steps": 150, "lr": 0.5}

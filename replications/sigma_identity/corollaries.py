@@ -17,11 +17,11 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import binom
 
-from replications.sigma_identity.settings import CorollariesSettings
-from shared.errors import ReplicationError
-from shared.harness.jobs import JobContext, Row, row
-from shared.planning.solve_rates import SolveRates, load_solve_rates
-from shared.theory.closed_forms import (
+from grpo_replications.replications.sigma_identity.settings import CorollariesSettings
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.jobs import JobContext, Row, row
+from grpo_replications.shared.planning.solve_rates import SolveRates, load_solve_rates
+from grpo_replications.shared.theory.closed_forms import (
     fidelity,
     gradient_mass_shares,
     group_size_law,

@@ -26,10 +26,10 @@ from pathlib import Path
 
 import numpy as np
 
-from replications.sigma_identity.settings import DapoLogGenericSettings, DapoLogSettings
-from shared.errors import ReplicationError
-from shared.harness.jobs import JobContext, Row
-from shared.planning.solve_rates import BIG_MATH, SolveRates, load_solve_rates
+from grpo_replications.replications.sigma_identity.settings import DapoLogGenericSettings, DapoLogSettings
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.jobs import JobContext, Row
+from grpo_replications.shared.planning.solve_rates import BIG_MATH, SolveRates, load_solve_rates
 
 DATA = Path(__file__).with_name("data") / "dapo_accuracy1_fraction.csv"
 EVALUATION_SAMPLES = 32

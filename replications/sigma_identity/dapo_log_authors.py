@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from replications.sigma_identity.dapo_log import all_correct_share, log_temperature_at, read_log
-from replications.sigma_identity.settings import DapoLogAuthorsSettings
-from shared.harness.jobs import JobContext, Row, row
+from grpo_replications.replications.sigma_identity.dapo_log import all_correct_share, log_temperature_at, read_log
+from grpo_replications.replications.sigma_identity.settings import DapoLogAuthorsSettings
+from grpo_replications.shared.harness.jobs import JobContext, Row, row
 
 START = "all"
 PLATEAU_POINTS = 8  # of the last logged ones, whose mean is the plateau

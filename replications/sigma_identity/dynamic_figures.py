@@ -9,8 +9,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from shared.harness.plots import COLORS, line_with_interval, panels
-from shared.statistics.estimates import mean_interval
+from grpo_replications.shared.harness.plots import COLORS, line_with_interval, panels
+from grpo_replications.shared.statistics.estimates import mean_interval
 
 _KINDS = {"samples": "new samples", "prompts": "new prompts"}
 

@@ -26,13 +26,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from replications.sigma_identity.settings import DynamicSamplingSettings
-from shared.harness.jobs import JobContext, Row, row
-from shared.theory.closed_forms import silent_rate
-from shared.training.group_log import read_group_log
-from shared.training.run import run_training
-from shared.training.settings import TrainingSettings
-from synthetic.tree_task import LEFT, PATH, RIGHT, leaf_of, path_ids, path_model
+from grpo_replications.replications.sigma_identity.settings import DynamicSamplingSettings
+from grpo_replications.shared.harness.jobs import JobContext, Row, row
+from grpo_replications.shared.theory.closed_forms import silent_rate
+from grpo_replications.shared.training.group_log import read_group_log
+from grpo_replications.shared.training.run import run_training
+from grpo_replications.shared.training.settings import TrainingSettings
+from grpo_replications.synthetic.tree_task import LEFT, PATH, RIGHT, leaf_of, path_ids, path_model
 
 
 class Counts(NamedTuple):

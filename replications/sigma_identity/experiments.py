@@ -7,10 +7,17 @@ from __future__ import annotations
 
 from functools import partial
 
-from replications.sigma_identity import corollaries, dapo_log, dapo_log_authors, rate_mixture, settings, tables
-from shared.harness.jobs import Experiment, deferred
+from grpo_replications.replications.sigma_identity import (
+    corollaries,
+    dapo_log,
+    dapo_log_authors,
+    rate_mixture,
+    settings,
+    tables,
+)
+from grpo_replications.shared.harness.jobs import Experiment, deferred
 
-_later = partial(deferred, "replications.sigma_identity")
+_later = partial(deferred, "grpo_replications.replications.sigma_identity")
 
 
 EXPERIMENTS: dict[str, Experiment] = {

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pandas as pd
 from matplotlib.figure import Figure
 
-from replications.sigma_identity import (
+from grpo_replications.replications.sigma_identity import (
     controlled_figures,
     dynamic_figures,
     open_figures,

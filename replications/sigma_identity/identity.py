@@ -15,11 +15,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from replications.sigma_identity.settings import IdentitySettings
-from shared.harness.jobs import JobContext, Row
-from shared.theory.closed_forms import sigma
-from shared.theory.groups import dr_grpo_advantages, grpo_advantages, rloo_advantages
-from synthetic.bernoulli_logit import population_grpo
+from grpo_replications.replications.sigma_identity.settings import IdentitySettings
+from grpo_replications.shared.harness.jobs import JobContext, Row
+from grpo_replications.shared.theory.closed_forms import sigma
+from grpo_replications.shared.theory.groups import dr_grpo_advantages, grpo_advantages, rloo_advantages
+from grpo_replications.synthetic.bernoulli_logit import population_grpo
 
 TRL_EPS = 1e-4
 Advantages = Callable[[np.ndarray], np.ndarray]

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import hypergeom
 
-from shared.theory.closed_forms import sigma
+from grpo_replications.shared.theory.closed_forms import sigma
 
 BINS = ("p < .1", ".1-.4", ".4-.6", ".6-.9", "p > .9")
 EXTREME, MEDIUM = (0, 4), (2,)

@@ -9,8 +9,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from shared.harness.plots import COLORS, panels, points_with_interval
-from shared.statistics.estimates import Estimate, mean_interval
+from grpo_replications.shared.harness.plots import COLORS, panels, points_with_interval
+from grpo_replications.shared.statistics.estimates import Estimate, mean_interval
 
 SEEDS_FOR_AN_INTERVAL = 5  # fewer are shown with their range
 BIN_LABELS = ("< .1", ".1–.4", ".4–.6", ".6–.9", "> .9")

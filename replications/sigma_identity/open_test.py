@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from datasets import Dataset
 
-from replications.sigma_identity.open_estimates import (
+from grpo_replications.replications.sigma_identity.open_estimates import (
     BINS,
     Measured,
     by_count,
@@ -38,15 +38,15 @@ from replications.sigma_identity.open_estimates import (
     shares,
     without_replacement,
 )
-from replications.sigma_identity.settings import OpenSettings, OpenTestSettings
-from shared.grading.rewards import completion_text
-from shared.harness.jobs import JobContext, Row, row
-from shared.models import catalog
-from shared.models.sampling import Sample, sample_completions
-from shared.tasks.addition import addition_problems, addition_reward
-from shared.theory.closed_forms import silent_rate
-from shared.training.group_log import read_group_log
-from shared.training.run import run_training
+from grpo_replications.replications.sigma_identity.settings import OpenSettings, OpenTestSettings
+from grpo_replications.shared.grading.rewards import completion_text
+from grpo_replications.shared.harness.jobs import JobContext, Row, row
+from grpo_replications.shared.models import catalog
+from grpo_replications.shared.models.sampling import Sample, sample_completions
+from grpo_replications.shared.tasks.addition import addition_problems, addition_reward
+from grpo_replications.shared.theory.closed_forms import silent_rate
+from grpo_replications.shared.training.group_log import read_group_log
+from grpo_replications.shared.training.run import run_training
 
 METHODS = ("grpo", "dr-grpo")
 BIN_NAMES = (*(str(i) for i in range(len(BINS))), "extreme", "medium")
@@ -145,8 +145,8 @@ def open_problems(settings: OpenSettings, seed: int) -> tuple[Dataset, Any]:
     """
     count = settings.prompts
     if settings.dataset is not None:
-        from shared.grading.rewards import accuracy_reward
-        from shared.tasks.math import problems_from
+        from grpo_replications.shared.grading.rewards import accuracy_reward
+        from grpo_replications.shared.tasks.math import problems_from
 
         catalog.prepare(settings.model)  # a model that cannot be had is said before any data is fetched
         problems = problems_from(settings.dataset, ungradable="drop").shuffle(seed=seed)

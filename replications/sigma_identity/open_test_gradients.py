@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from replications.sigma_identity.open_estimates import (
+from grpo_replications.replications.sigma_identity.open_estimates import (
     Classes,
     Measured,
     by_count,
@@ -50,15 +50,15 @@ from replications.sigma_identity.open_estimates import (
     signal_squared,
     without_replacement,
 )
-from replications.sigma_identity.open_test import BIN_NAMES, METHODS, open_problems, solve
-from replications.sigma_identity.score_sketch import ScoreSketch, exact_gram
-from replications.sigma_identity.settings import OpenTestGradientsSettings
-from shared.harness.jobs import JobContext, Row, row
-from shared.models import catalog
-from shared.models.sampling import Sample
-from shared.theory.closed_forms import sigma
-from shared.theory.group_norms import expected_squared_norm
-from shared.training.run import run_training
+from grpo_replications.replications.sigma_identity.open_test import BIN_NAMES, METHODS, open_problems, solve
+from grpo_replications.replications.sigma_identity.score_sketch import ScoreSketch, exact_gram
+from grpo_replications.replications.sigma_identity.settings import OpenTestGradientsSettings
+from grpo_replications.shared.harness.jobs import JobContext, Row, row
+from grpo_replications.shared.models import catalog
+from grpo_replications.shared.models.sampling import Sample
+from grpo_replications.shared.theory.closed_forms import sigma
+from grpo_replications.shared.theory.group_norms import expected_squared_norm
+from grpo_replications.shared.training.run import run_training
 
 SPLITS = 64
 """Random divisions into halves per prompt; their number only averages out which half a completion falls in."""

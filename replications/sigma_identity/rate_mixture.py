@@ -17,11 +17,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from replications.sigma_identity.settings import RateMixtureSettings
-from shared.errors import ReplicationError
-from shared.harness.jobs import JobContext, Row, row
-from shared.planning.solve_rates import SolveRates, load_solve_rates
-from shared.theory.binomial_mixtures import RateFit, end_inequality, fit_rates, most_at_the_end, rate_grid
+from grpo_replications.replications.sigma_identity.settings import RateMixtureSettings
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.jobs import JobContext, Row, row
+from grpo_replications.shared.planning.solve_rates import SolveRates, load_solve_rates
+from grpo_replications.shared.theory.binomial_mixtures import (
+    RateFit,
+    end_inequality,
+    fit_rates,
+    most_at_the_end,
+    rate_grid,
+)
 
 INTERVAL = (0.025, 0.975)
 

@@ -9,8 +9,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from shared.harness.plots import COLORS, group_size_axis, panels, points_with_interval
-from shared.statistics.estimates import Estimate, mean_interval
+from grpo_replications.shared.harness.plots import COLORS, group_size_axis, panels, points_with_interval
+from grpo_replications.shared.statistics.estimates import Estimate, mean_interval
 
 TOLERANCES = {"float32": 1e-3, "float64": 1e-9}
 _PRECISION_COLORS = {"float32": COLORS[1], "float64": COLORS[0]}

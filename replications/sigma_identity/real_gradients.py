@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from replications.sigma_identity.score_gradients import (
+from grpo_replications.replications.sigma_identity.score_gradients import (
     Rollout,
     Vector,
     agreement,
@@ -29,9 +29,9 @@ from replications.sigma_identity.score_gradients import (
     spread,
     visit_scores,
 )
-from replications.sigma_identity.settings import RealGradientsSettings
-from replications.sigma_identity.trl_updates import run_trainer
-from shared.harness.jobs import JobContext, Row
+from grpo_replications.replications.sigma_identity.settings import RealGradientsSettings
+from grpo_replications.replications.sigma_identity.trl_updates import run_trainer
+from grpo_replications.shared.harness.jobs import JobContext, Row
 
 _SAMPLED = 250_000  # coordinates on which the wrong predictions are compared; their errors need no more
 _OTHER_LOSS = {"grpo": "dapo", "dapo": "grpo", "dr_grpo": "grpo"}

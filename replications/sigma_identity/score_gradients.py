@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shared.models import catalog
-from shared.models.precision import in_float64, with_exact_rotary
-from shared.theory.closed_forms import sigma
-from shared.theory.groups import dr_grpo_advantages, grpo_advantages
+from grpo_replications.shared.models import catalog
+from grpo_replications.shared.models.precision import in_float64, with_exact_rotary
+from grpo_replications.shared.theory.closed_forms import sigma
+from grpo_replications.shared.theory.groups import dr_grpo_advantages, grpo_advantages
 
 TRL_EPSILON = 1e-4
 """What TRL adds to the standard deviation that it divides by."""

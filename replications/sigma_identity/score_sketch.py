@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from shared.models.sampling import autocast
+from grpo_replications.shared.models.sampling import autocast
 
 
 class ScoreSketch:

@@ -6,8 +6,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from shared.settings import Settings
-from shared.training.settings import MethodSettings, TrainingSettings
+from grpo_replications.shared.settings import Settings
+from grpo_replications.shared.training.settings import MethodSettings, TrainingSettings
 
 # --- closed forms, tables and logs ------------------------------------------------------------------------------------
 

@@ -12,10 +12,10 @@ import math
 
 import numpy as np
 
-from replications.sigma_identity.settings import BigMathSettings, ClosedFormsSettings
-from shared.harness.jobs import JobContext, Row
-from shared.planning.solve_rates import SolveRates, load_solve_rates
-from shared.theory.closed_forms import (
+from grpo_replications.replications.sigma_identity.settings import BigMathSettings, ClosedFormsSettings
+from grpo_replications.shared.harness.jobs import JobContext, Row
+from grpo_replications.shared.planning.solve_rates import SolveRates, load_solve_rates
+from grpo_replications.shared.theory.closed_forms import (
     attenuation,
     difficulty_weight,
     expected_update,
@@ -142,7 +142,7 @@ def monte_carlo(p: float, size: int, groups: int, generator: np.random.Generator
     An update is (1/G) sum of advantage times score y - p, with the advantages of `shared.theory.groups`. Controls: the
     limit of infinite G in place of Prop. 2, and the sample deviation (ddof = 1) in place of the population's.
     """
-    from shared.theory.groups import dr_grpo_advantages, grpo_advantages, is_silent, rloo_advantages
+    from grpo_replications.shared.theory.groups import dr_grpo_advantages, grpo_advantages, is_silent, rloo_advantages
 
     rewards = (generator.random((groups, size)) < p).astype(np.float64)  # (groups, G)
     scores = rewards - p

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from replications.sigma_identity.dapo_log import read_log
-from shared.harness.plots import COLORS, PAPER_COLOR, group_size_axis, panels, paper_mark
-from shared.planning.solve_rates import BIG_MATH, load_solve_rates
-from shared.theory.closed_forms import group_size_law as law
+from grpo_replications.replications.sigma_identity.dapo_log import read_log
+from grpo_replications.shared.harness.plots import COLORS, PAPER_COLOR, group_size_axis, panels, paper_mark
+from grpo_replications.shared.planning.solve_rates import BIG_MATH, load_solve_rates
+from grpo_replications.shared.theory.closed_forms import group_size_law as law
 
 CLAIM = "sigma-identity"
 FIDELITIES = (90, 95, 99)

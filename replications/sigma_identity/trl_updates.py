@@ -28,16 +28,16 @@ from torch import Tensor
 from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOTrainer
 
-from replications.sigma_identity.score_gradients import Rollout, Vector, agreement, load_policy
-from replications.sigma_identity.settings import UpdateSettings
-from shared.grading.rewards import completion_text
-from shared.models.precision import in_float64, with_exact_rotary
-from shared.models.sampling import prompt_ids
-from shared.tasks.addition import addition_problems, addition_reward, last_number
-from shared.training.group_log import read_group_log
-from shared.training.run import grpo_config
-from shared.training.settings import TrainingSettings
-from shared.training.trainer import TokenWeightedGRPOTrainer
+from grpo_replications.replications.sigma_identity.score_gradients import Rollout, Vector, agreement, load_policy
+from grpo_replications.replications.sigma_identity.settings import UpdateSettings
+from grpo_replications.shared.grading.rewards import completion_text
+from grpo_replications.shared.models.precision import in_float64, with_exact_rotary
+from grpo_replications.shared.models.sampling import prompt_ids
+from grpo_replications.shared.tasks.addition import addition_problems, addition_reward, last_number
+from grpo_replications.shared.training.group_log import read_group_log
+from grpo_replications.shared.training.run import grpo_config
+from grpo_replications.shared.training.settings import TrainingSettings
+from grpo_replications.shared.training.trainer import TokenWeightedGRPOTrainer
 
 
 @dataclass(frozen=True)

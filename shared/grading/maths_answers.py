@@ -24,10 +24,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from shared.errors import ReplicationError
-from shared.grading.maths_text import GREEK, closing, plain, too_large
-from shared.grading.maths_values import NAME, determinant, equal_values, parse_value, ratio_sign
-from shared.grading.maths_words import unit_of, without_lead
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.grading.maths_text import GREEK, closing, plain, too_large
+from grpo_replications.shared.grading.maths_values import NAME, determinant, equal_values, parse_value, ratio_sign
+from grpo_replications.shared.grading.maths_words import unit_of, without_lead
 
 
 class UngradableGoldError(ReplicationError, ValueError):

@@ -10,7 +10,7 @@ import math
 import re
 import unicodedata
 
-from shared.grading.maths_words import SHORT_WORDS
+from grpo_replications.shared.grading.maths_words import SHORT_WORDS
 
 MAX_CHARACTERS, MAX_DIGITS, MAX_EXPONENT, MAX_FACTORIAL = 2000, 1000, 10_000, 1000
 

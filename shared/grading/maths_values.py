@@ -11,7 +11,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from shared.grading.maths_text import FUNCTIONS, GREEK, closing
+from grpo_replications.shared.grading.maths_text import FUNCTIONS, GREEK, closing
 
 _ACCENTS = "hat|bar|vec|tilde|dot|ddot"
 _LETTER = (

@@ -29,8 +29,8 @@ from joblib.externals.loky.backend.context import get_context
 from pebble import ProcessExpired, ProcessPool
 from pebble.pool.process import interpreter_shutdown
 
-from shared.errors import ReplicationError
-from shared.grading.maths_answers import UngradableGoldError, same_answer
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.grading.maths_answers import UngradableGoldError, same_answer
 
 logger = logging.getLogger(__name__)
 

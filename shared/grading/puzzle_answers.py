@@ -25,7 +25,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
-from shared.grading.completions import after_thought
+from grpo_replications.shared.grading.completions import after_thought
 
 KNIGHT, KNAVE = "knight", "knave"
 Parser = Callable[[str, Sequence[str]], dict[str, str] | None]

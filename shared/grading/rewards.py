@@ -15,9 +15,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from shared.grading.completions import LAYOUT_TAGS, Completion, boxed_answer, completion_text, is_well_formed
-from shared.grading.maths_answers import UngradableGoldError, answer_parts
-from shared.grading.pool import GradingPool, shared_pool
+from grpo_replications.shared.grading.completions import (
+    LAYOUT_TAGS,
+    Completion,
+    boxed_answer,
+    completion_text,
+    is_well_formed,
+)
+from grpo_replications.shared.grading.maths_answers import UngradableGoldError, answer_parts
+from grpo_replications.shared.grading.pool import GradingPool, shared_pool
 
 __all__ = [
     "Completion",

@@ -6,7 +6,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shared.harness.verdicts import CONDITIONAL, EQUIVALENT, INCONCLUSIVE, NOT_REPRODUCED, NOT_RUN, REPRODUCED, VERDICTS
+from grpo_replications.shared.harness.verdicts import (
+    CONDITIONAL,
+    EQUIVALENT,
+    INCONCLUSIVE,
+    NOT_REPRODUCED,
+    NOT_RUN,
+    REPRODUCED,
+    VERDICTS,
+)
 
 NO_EFFECT = "no effect of a size that matters"
 STATES = {
@@ -18,7 +26,7 @@ STATES = {
 }
 
 if TYPE_CHECKING:
-    from shared.harness.outcomes import CheckLine
+    from grpo_replications.shared.harness.outcomes import CheckLine
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from shared.theory import process_sets_reference
-from shared.theory.process_sets import process_set_sizes
+from grpo_replications.shared.theory import process_sets_reference
+from grpo_replications.shared.theory.process_sets import process_set_sizes
 
 GROUP_SIZE, COLUMNS = 64, 4096
 

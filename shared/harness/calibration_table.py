@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from shared.errors import ReplicationError
-from shared.harness.jobs import write_atomic
-from shared.harness.rendering import Block, Details, Heading, Paragraph, Table
-from shared.statistics.calibration import COLUMNS, calibrate
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.jobs import write_atomic
+from grpo_replications.shared.harness.rendering import Block, Details, Heading, Paragraph, Table
+from grpo_replications.shared.statistics.calibration import COLUMNS, calibrate
 
 CALIBRATION = "calibration.csv"
 SAMPLES = 2000

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from shared.harness.checks import as_list
-from shared.harness.profiles import format_value
-from shared.statistics.estimates import Estimate
-from shared.statistics.sign_tests import SignTest
+from grpo_replications.shared.harness.checks import as_list
+from grpo_replications.shared.harness.profiles import format_value
+from grpo_replications.shared.statistics.estimates import Estimate
+from grpo_replications.shared.statistics.sign_tests import SignTest
 
 UNKNOWN = Estimate(math.nan, math.nan, math.nan, 0)
 

@@ -27,8 +27,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
-from shared.harness.comparisons import DirectionCheck, EquivalentCheck, NonInferiorCheck, PeakCheck, TimeCheck
-from shared.harness.entries import CheckEntry, Number, Positive, SeedCheck
+from grpo_replications.shared.harness.comparisons import (
+    DirectionCheck,
+    EquivalentCheck,
+    NonInferiorCheck,
+    PeakCheck,
+    TimeCheck,
+)
+from grpo_replications.shared.harness.entries import CheckEntry, Number, Positive, SeedCheck
 
 KINDS = ("exact", "interval", "at_least", "at_most", "share", "direction", "equivalent", "non_inferior", "peak", "time")
 

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shared.harness.answers import Answer, count_verdicts
-from shared.harness.claims import OURS, PAPER
-from shared.harness.entries import CONTROL
-from shared.harness.outcomes import CheckLine, ClaimOutcome
-from shared.harness.rendering import Block, Details, Heading, Paragraph, Table
-from shared.harness.verdicts import CONDITIONAL, EQUIVALENT, INCONCLUSIVE, NOT_REPRODUCED, NOT_RUN, REPRODUCED
+from grpo_replications.shared.harness.answers import Answer, count_verdicts
+from grpo_replications.shared.harness.claims import OURS, PAPER
+from grpo_replications.shared.harness.entries import CONTROL
+from grpo_replications.shared.harness.outcomes import CheckLine, ClaimOutcome
+from grpo_replications.shared.harness.rendering import Block, Details, Heading, Paragraph, Table
+from grpo_replications.shared.harness.verdicts import (
+    CONDITIONAL,
+    EQUIVALENT,
+    INCONCLUSIVE,
+    NOT_REPRODUCED,
+    NOT_RUN,
+    REPRODUCED,
+)
 
 NOT_ASKED = "–"
 

@@ -30,11 +30,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from shared.errors import Problems, ReplicationError
-from shared.harness.checks import CHECK, CHECK_KEYS, Check, as_list, problem_of
-from shared.harness.entries import CONTROL, HERE, PUBLISHED, Entry, Id, Text
-from shared.harness.families import expand
-from shared.harness.profiles import Plan, Profile, format_value, read_toml, setting
+from grpo_replications.shared.errors import Problems, ReplicationError
+from grpo_replications.shared.harness.checks import CHECK, CHECK_KEYS, Check, as_list, problem_of
+from grpo_replications.shared.harness.entries import CONTROL, HERE, PUBLISHED, Entry, Id, Text
+from grpo_replications.shared.harness.families import expand
+from grpo_replications.shared.harness.profiles import Plan, Profile, format_value, read_toml, setting
 
 PAPER, OURS = "paper", "ours"
 UNLIKE_NAME = re.compile(r"[^\w/.:;=@,+ \[\]-]", re.ASCII)

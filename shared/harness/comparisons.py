@@ -25,7 +25,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from shared.harness.entries import Filter, Names, Number, Positive, SeedCheck, Text
+from grpo_replications.shared.harness.entries import Filter, Names, Number, Positive, SeedCheck, Text
 
 Margin = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 

@@ -22,8 +22,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from shared.harness.checks import Check
-from shared.harness.jobs import write_atomic
+from grpo_replications.shared.harness.checks import Check
+from grpo_replications.shared.harness.jobs import write_atomic
 
 NEWER, PARTLY_NEWER, OLDER, NOT_RECORDED = "yes", "in part", "no", "not recorded"
 WORDS = {

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from shared.statistics.states import MINIMUM_SEEDS
+from grpo_replications.shared.statistics.states import MINIMUM_SEEDS
 
 PUBLISHED, HERE, SUPPORT, CONTROL = "published", "here", "support", "control"
 ID = r"^[a-z0-9/.+_-]+$"  # what LaTeX's \csname lookup and a CSV cell carry

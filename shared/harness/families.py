@@ -17,7 +17,7 @@ import itertools
 import re
 from typing import Any
 
-from shared.harness.profiles import format_value
+from grpo_replications.shared.harness.profiles import format_value
 
 PLACEHOLDER = re.compile(r"\{([a-zA-Z_][a-zA-Z0-9_]*)\}")
 

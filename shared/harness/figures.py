@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shared.harness.measurements import MEASUREMENTS, TIMINGS, load_measurements
-from shared.harness.papers import Paper
+from grpo_replications.shared.harness.measurements import MEASUREMENTS, TIMINGS, load_measurements
+from grpo_replications.shared.harness.papers import Paper
 
 
 def draw_figures(paper: Paper, profile: str, directory: Path) -> dict[str, str]:
@@ -17,7 +17,7 @@ def draw_figures(paper: Paper, profile: str, directory: Path) -> dict[str, str]:
     """
     if not paper.figures:
         return {}
-    from shared.harness.plots import save, style
+    from grpo_replications.shared.harness.plots import save, style
 
     frame = load_measurements(directory / MEASUREMENTS)
     frame.attrs = {

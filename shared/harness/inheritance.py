@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shared.errors import ReplicationError
+from grpo_replications.shared.errors import ReplicationError
 
 LIKE, WITHOUT = "like", "without"
 Place = tuple[str, ...]  # (profile,) or (profile, experiment)

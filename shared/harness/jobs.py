@@ -25,12 +25,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shared.errors import ReplicationError
-from shared.harness.memory import keep_freed_memory, release_freed_memory
-from shared.harness.paper_modules import import_from
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.memory import keep_freed_memory, release_freed_memory
+from grpo_replications.shared.harness.paper_modules import import_from
 
 if TYPE_CHECKING:
-    from shared.settings import Settings
+    from grpo_replications.shared.settings import Settings
 
 Row = dict[str, Any]
 """`{"metric": str, "value": float}` and, where they apply, `"seed"`, `"step"` (int) and `"timing"` (bool)."""

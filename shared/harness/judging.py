@@ -13,15 +13,25 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from shared.errors import ReplicationError
-from shared.harness.cells import UNKNOWN, Cell, per_seed, seeds_text
-from shared.harness.checks import ExactCheck, IntervalCheck, ShareCheck, ThresholdCheck
-from shared.statistics.decisions import against_threshold
-from shared.statistics.estimates import Estimate, k_seed_mean_distribution, mean_interval, wilson_interval
-from shared.statistics.proportions import clustered_share
-from shared.statistics.seeds import SeedsNeeded, groups_for_share, seeds_for_direction, seeds_for_range
-from shared.statistics.sign_tests import corrected_level
-from shared.statistics.states import FAILS, HOLDS, LEVEL, UNDECIDED
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.cells import UNKNOWN, Cell, per_seed, seeds_text
+from grpo_replications.shared.harness.checks import ExactCheck, IntervalCheck, ShareCheck, ThresholdCheck
+from grpo_replications.shared.statistics.decisions import against_threshold
+from grpo_replications.shared.statistics.estimates import (
+    Estimate,
+    k_seed_mean_distribution,
+    mean_interval,
+    wilson_interval,
+)
+from grpo_replications.shared.statistics.proportions import clustered_share
+from grpo_replications.shared.statistics.seeds import (
+    SeedsNeeded,
+    groups_for_share,
+    seeds_for_direction,
+    seeds_for_range,
+)
+from grpo_replications.shared.statistics.sign_tests import corrected_level
+from grpo_replications.shared.statistics.states import FAILS, HOLDS, LEVEL, UNDECIDED
 
 SEEDS_WITHOUT_SPREAD = 20
 NO_SEEDS = "measured once over all seeds, so that nothing is known about their spread"

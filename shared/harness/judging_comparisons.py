@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from shared.errors import ReplicationError
-from shared.harness.cells import UNKNOWN, Cell, filter_rows, per_seed, seeds_text
-from shared.harness.comparisons import (
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.cells import UNKNOWN, Cell, filter_rows, per_seed, seeds_text
+from grpo_replications.shared.harness.comparisons import (
     Comparison,
     DirectionCheck,
     EquivalentCheck,
@@ -23,9 +23,9 @@ from shared.harness.comparisons import (
     PeakCheck,
     TimeCheck,
 )
-from shared.harness.judging import NO_SEEDS, estimate_text, seeds_sentence, too_little
-from shared.statistics.curves import decide_peaks, peak_of_curves
-from shared.statistics.decisions import (
+from grpo_replications.shared.harness.judging import NO_SEEDS, estimate_text, seeds_sentence, too_little
+from grpo_replications.shared.statistics.curves import decide_peaks, peak_of_curves
+from grpo_replications.shared.statistics.decisions import (
     Decision,
     decide_direction,
     difference_interval,
@@ -33,11 +33,16 @@ from shared.statistics.decisions import (
     non_inferiority,
     unusable,
 )
-from shared.statistics.estimates import Estimate
-from shared.statistics.seeds import SeedsNeeded, seeds_for_direction, seeds_for_equivalence, seeds_needed
-from shared.statistics.sign_tests import SignTest, corrected_level, sign_test
-from shared.statistics.states import EQUIVALENT, FAILS, HOLDS, LEVEL, UNDECIDED
-from shared.statistics.times import ratio_of_times, restricted_times, time_to_threshold
+from grpo_replications.shared.statistics.estimates import Estimate
+from grpo_replications.shared.statistics.seeds import (
+    SeedsNeeded,
+    seeds_for_direction,
+    seeds_for_equivalence,
+    seeds_needed,
+)
+from grpo_replications.shared.statistics.sign_tests import SignTest, corrected_level, sign_test
+from grpo_replications.shared.statistics.states import EQUIVALENT, FAILS, HOLDS, LEVEL, UNDECIDED
+from grpo_replications.shared.statistics.times import ratio_of_times, restricted_times, time_to_threshold
 
 
 def judge_direction(check: DirectionCheck, settings: dict[str, Any], rows: pd.DataFrame, cells: int) -> Cell:

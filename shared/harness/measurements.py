@@ -17,9 +17,9 @@ from typing import Any
 
 import pandas as pd
 
-from shared.errors import ReplicationError
-from shared.harness.jobs import Job, write_atomic
-from shared.harness.profiles import parse_value
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.jobs import Job, write_atomic
+from grpo_replications.shared.harness.profiles import parse_value
 
 CSV_COLUMNS = ["experiment", "settings", "seed", "step", "metric", "value"]
 MEASUREMENTS, TIMINGS = "measurements.csv.bz2", "timings.csv.bz2"

@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from shared.harness.answers import Answer, answer
-from shared.harness.checks import Check, ExactCheck
-from shared.harness.claims import Claim
-from shared.harness.criteria import WORDS, criterion_newer
-from shared.harness.entries import HERE, PUBLISHED
-from shared.harness.jobs import write_atomic
-from shared.harness.measurements import MEASUREMENTS, TIMINGS, load_measurements
-from shared.harness.papers import Paper
-from shared.harness.runs import read_record
-from shared.harness.verdicts import HOLDS, NOT_RUN, VERDICTS, Verdict, command_for, evaluate
-from shared.statistics.estimates import Estimate
+from grpo_replications.shared.harness.answers import Answer, answer
+from grpo_replications.shared.harness.checks import Check, ExactCheck
+from grpo_replications.shared.harness.claims import Claim
+from grpo_replications.shared.harness.criteria import WORDS, criterion_newer
+from grpo_replications.shared.harness.entries import HERE, PUBLISHED
+from grpo_replications.shared.harness.jobs import write_atomic
+from grpo_replications.shared.harness.measurements import MEASUREMENTS, TIMINGS, load_measurements
+from grpo_replications.shared.harness.papers import Paper
+from grpo_replications.shared.harness.runs import read_record
+from grpo_replications.shared.harness.verdicts import HOLDS, NOT_RUN, VERDICTS, Verdict, command_for, evaluate
+from grpo_replications.shared.statistics.estimates import Estimate
 
 VERDICTS_FILE, CELLS_FILE, CLAIMS_CSV = "verdicts.csv", "verdict_cells.csv", "claims.csv"
 VERDICT_COLUMNS = [

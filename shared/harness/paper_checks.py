@@ -10,10 +10,10 @@ import inspect
 import re
 from pathlib import Path
 
-from shared.errors import Problems, ReplicationError
-from shared.harness.claims import load_claims
-from shared.harness.paper_modules import import_from
-from shared.harness.papers import CLAIMS_FILE, PROFILES_FILE, Paper
+from grpo_replications.shared.errors import Problems, ReplicationError
+from grpo_replications.shared.harness.claims import load_claims
+from grpo_replications.shared.harness.paper_modules import import_from
+from grpo_replications.shared.harness.papers import CLAIMS_FILE, PROFILES_FILE, Paper
 
 PAGE = "README.md"
 PARTS = ("findings", "claims")  # generated parts of a page: claims with their checks, or the claims alone

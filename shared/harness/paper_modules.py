@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from shared.errors import ReplicationError
+from grpo_replications.shared.errors import ReplicationError
+
+# The suite's import name: a checkout's top-level directories are packages in it.
+SUITE = "grpo_replications"
 
 
 def import_from(directory: Path, stem: str) -> ModuleType:
@@ -18,10 +21,11 @@ def import_from(directory: Path, stem: str) -> ModuleType:
     package by itself. Raises ReplicationError where it finds another of that name. A file outside any package is read
     afresh when it has changed since this process last read it.
     """
-    packages = _packages(directory)
+    packages = packages_of(directory)
     if packages:
-        _make_importable(packages[-1])
-        package = ".".join(part.name for part in reversed(packages))
+        package = package_name(packages)
+        if package.split(".")[0] != SUITE:
+            _make_importable(packages[-1])
         return importlib.import_module(f"{package}.{stem}")
     path = directory / f"{stem}.py"
     name = f"_paper_{abs(hash((str(path), path.stat().st_mtime_ns)))}_{stem}"
@@ -55,10 +59,18 @@ def _make_importable(package: Path) -> None:
         )
 
 
-def _packages(directory: Path) -> list[Path]:
+def packages_of(directory: Path) -> list[Path]:
     """`directory` and its parents as long as they are packages, innermost first."""
     packages = []
     while (directory / "__init__.py").is_file():
         packages.append(directory)
         directory = directory.parent
     return packages
+
+
+def package_name(packages: list[Path]) -> str:
+    """Dotted name of the first of nested directories, innermost first; the suite's own begin with its import name."""
+    names = [part.name for part in packages]
+    if (packages[-1].parent / SUITE / "__init__.py").is_file():
+        names.append(SUITE)
+    return ".".join(reversed(names))

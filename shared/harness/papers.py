@@ -8,12 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shared.errors import Problems, ReplicationError
-from shared.harness.checks import Check
-from shared.harness.claims import Claim, PaperFacts, load_claims
-from shared.harness.jobs import Experiment
-from shared.harness.paper_modules import import_from
-from shared.harness.profiles import Profile, load_profiles
+from grpo_replications.shared.errors import Problems, ReplicationError
+from grpo_replications.shared.harness.checks import Check
+from grpo_replications.shared.harness.claims import Claim, PaperFacts, load_claims
+from grpo_replications.shared.harness.jobs import Experiment
+from grpo_replications.shared.harness.paper_modules import import_from
+from grpo_replications.shared.harness.profiles import Profile, load_profiles
 
 CLAIMS_FILE = "claims.toml"
 PROFILES_FILE = "profiles.toml"

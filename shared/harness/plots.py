@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from shared.statistics.estimates import Estimate
+from grpo_replications.shared.statistics.estimates import Estimate
 
 # Okabe and Ito's palette, told apart with any colour vision; black is kept for the paper's numbers.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999")

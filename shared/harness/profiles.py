@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from shared.errors import Problems, ReplicationError
-from shared.harness.inheritance import LIKE, Inheritance
+from grpo_replications.shared.errors import Problems, ReplicationError
+from grpo_replications.shared.harness.inheritance import LIKE, Inheritance
 
 PROFILE_KEYS = {"description": str, "budget_minutes": (int, float), "requires": str}
 REQUIREMENTS = ("gpu", "hub")

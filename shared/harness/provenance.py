@@ -13,13 +13,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from shared.harness.jobs import Origin
+from grpo_replications.shared.harness.jobs import Origin
 
 PACKAGES = (
     "torch", "transformers", "trl", "datasets", "accelerate", "peft", "tokenizers", "gguf", "math-verify",
     "numpy", "scipy", "pandas", "matplotlib", "joblib", "rich",
 )  # fmt: skip
-SOURCE_DIRECTORIES = ("shared", "synthetic", "replications")
+SOURCE_DIRECTORIES = ("grpo_replications", "shared", "synthetic", "replications")
 # Results and the generated tables inside read-me files change with every run; they are no change of the source.
 NO_SOURCE = (":(exclude)results", ":(exclude,glob)**/*.md")
 PAPER_SOURCE = (".py", ".toml")  # what of a paper's directory outside the checkout decides its results

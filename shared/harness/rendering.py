@@ -13,10 +13,17 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from shared.harness.answers import Answer
-from shared.harness.claims import PAPER
-from shared.harness.outcomes import ClaimOutcome
-from shared.harness.verdicts import CONDITIONAL, EQUIVALENT, INCONCLUSIVE, NOT_REPRODUCED, NOT_RUN, REPRODUCED
+from grpo_replications.shared.harness.answers import Answer
+from grpo_replications.shared.harness.claims import PAPER
+from grpo_replications.shared.harness.outcomes import ClaimOutcome
+from grpo_replications.shared.harness.verdicts import (
+    CONDITIONAL,
+    EQUIVALENT,
+    INCONCLUSIVE,
+    NOT_REPRODUCED,
+    NOT_RUN,
+    REPRODUCED,
+)
 
 COLORS = {
     REPRODUCED: ("#1a7f37", "green"),

@@ -11,12 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shared.errors import ReplicationError
-from shared.harness.calibration_table import calibration_blocks
-from shared.harness.claim_tables import claims_blocks, claims_overview, claims_table, counts_line, headlines
-from shared.harness.claims import PAPER, UNLIKE_NAME
-from shared.harness.jobs import write_atomic
-from shared.harness.outcomes import (
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.calibration_table import calibration_blocks
+from grpo_replications.shared.harness.claim_tables import (
+    claims_blocks,
+    claims_overview,
+    claims_table,
+    counts_line,
+    headlines,
+)
+from grpo_replications.shared.harness.claims import PAPER, UNLIKE_NAME
+from grpo_replications.shared.harness.jobs import write_atomic
+from grpo_replications.shared.harness.outcomes import (
     VERDICTS_FILE,
     CheckLine,
     ClaimOutcome,
@@ -26,12 +32,20 @@ from shared.harness.outcomes import (
     read_verdicts,
     write_csv,
 )
-from shared.harness.papers import Paper, check_apart
-from shared.harness.progress import duration
-from shared.harness.rendering import Block, Heading, Image, Paragraph, markdown_table, to_html, to_markdown
-from shared.harness.runs import read_record
-from shared.harness.verdicts import NOT_RUN
-from shared.statistics.proportions import share
+from grpo_replications.shared.harness.papers import Paper, check_apart
+from grpo_replications.shared.harness.progress import duration
+from grpo_replications.shared.harness.rendering import (
+    Block,
+    Heading,
+    Image,
+    Paragraph,
+    markdown_table,
+    to_html,
+    to_markdown,
+)
+from grpo_replications.shared.harness.runs import read_record
+from grpo_replications.shared.harness.verdicts import NOT_RUN
+from grpo_replications.shared.statistics.proportions import share
 
 SMOKE = "smoke"
 PREFERENCE = ("full", "quick", "gpu", "paper")  # whose verdict on a check the read-me files show

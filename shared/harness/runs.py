@@ -24,16 +24,22 @@ import pandas as pd
 from filelock import FileLock, Timeout
 from rich.console import Console
 
-from shared.errors import ReplicationError
-from shared.harness.criteria import keep_criteria, read_kept
-from shared.harness.jobs import Experiment, Job, JobContext, Origin, Row, read_job, write_atomic
-from shared.harness.measurements import MEASUREMENTS, TIMINGS, tidy, with_kept_rows, write_measurements
-from shared.harness.paper_checks import definition_problems
-from shared.harness.papers import Paper
-from shared.harness.profiles import Plan, Profile
-from shared.harness.progress import Forecast, RunProgress, duration
-from shared.harness.provenance import git_state, gpus, machine, origin, package_versions
-from shared.harness.workers import check_executor, inside_jobs, run_jobs, stop_workers
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.criteria import keep_criteria, read_kept
+from grpo_replications.shared.harness.jobs import Experiment, Job, JobContext, Origin, Row, read_job, write_atomic
+from grpo_replications.shared.harness.measurements import (
+    MEASUREMENTS,
+    TIMINGS,
+    tidy,
+    with_kept_rows,
+    write_measurements,
+)
+from grpo_replications.shared.harness.paper_checks import definition_problems
+from grpo_replications.shared.harness.papers import Paper
+from grpo_replications.shared.harness.profiles import Plan, Profile
+from grpo_replications.shared.harness.progress import Forecast, RunProgress, duration
+from grpo_replications.shared.harness.provenance import git_state, gpus, machine, origin, package_versions
+from grpo_replications.shared.harness.workers import check_executor, inside_jobs, run_jobs, stop_workers
 
 __all__ = ["Experiment", "JobContext", "Options", "Result", "Row", "jobs_of", "run_profile"]
 

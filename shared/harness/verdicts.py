@@ -18,19 +18,19 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from shared.harness.cells import UNKNOWN, Cell, filter_rows, split_cells, where
-from shared.harness.checks import Check
-from shared.harness.comparisons import Comparison
-from shared.harness.judging import judge_exact, judge_interval, judge_share, judge_threshold
-from shared.harness.judging_comparisons import (
+from grpo_replications.shared.harness.cells import UNKNOWN, Cell, filter_rows, split_cells, where
+from grpo_replications.shared.harness.checks import Check
+from grpo_replications.shared.harness.comparisons import Comparison
+from grpo_replications.shared.harness.judging import judge_exact, judge_interval, judge_share, judge_threshold
+from grpo_replications.shared.harness.judging_comparisons import (
     judge_direction,
     judge_equivalent,
     judge_non_inferior,
     judge_peak,
     judge_time,
 )
-from shared.statistics.estimates import Estimate
-from shared.statistics.states import EQUIVALENT, FAILS, HOLDS, UNDECIDED
+from grpo_replications.shared.statistics.estimates import Estimate
+from grpo_replications.shared.statistics.states import EQUIVALENT, FAILS, HOLDS, UNDECIDED
 
 REPRODUCED, CONDITIONAL, NOT_REPRODUCED = "reproduced", "reproduced under conditions", "not reproduced"
 INCONCLUSIVE, NOT_RUN = "inconclusive", "not run"

@@ -20,8 +20,8 @@ from typing import Any
 
 from joblib.externals.loky import get_reusable_executor
 
-from shared.errors import ReplicationError
-from shared.harness.jobs import Job, Origin, Outcome, run_job
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.jobs import Job, Origin, Outcome, run_job
 
 POLL_SECONDS = 0.5
 IDLE_SECONDS = 600

@@ -18,11 +18,11 @@ import torch
 from datasets import Dataset
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainerState
 
-from shared.grading.rewards import RewardFunction
-from shared.models.plain_sampling import plain_sampling
-from shared.models.sampling import autocast, end_tokens, prompt_ids, prompt_text
-from shared.models.settings import BenchmarkSettings
-from shared.statistics.estimates import Estimate, mean_interval, wilson_interval
+from grpo_replications.shared.grading.rewards import RewardFunction
+from grpo_replications.shared.models.plain_sampling import plain_sampling
+from grpo_replications.shared.models.sampling import autocast, end_tokens, prompt_ids, prompt_text
+from grpo_replications.shared.models.settings import BenchmarkSettings
+from grpo_replications.shared.statistics.estimates import Estimate, mean_interval, wilson_interval
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, scaled_dot_product_attention, silu
 
-from shared.errors import ReplicationError
+from grpo_replications.shared.errors import ReplicationError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from shared.settings import Settings
+from grpo_replications.shared.settings import Settings
 
 
 class SmallStart(Settings):

@@ -23,10 +23,10 @@ from datasets import Dataset
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from shared.errors import ReplicationError
-from shared.models import catalog
-from shared.models.settings import SmallStart
-from shared.tasks.addition import load as load_addition
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.models import catalog
+from grpo_replications.shared.models.settings import SmallStart
+from grpo_replications.shared.tasks.addition import load as load_addition
 
 END = 0
 _CHARACTERS = "0123456789+="

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shared.models.many_transformers import ManyTransformers
+from grpo_replications.shared.models.many_transformers import ManyTransformers
 
 
 @dataclass(frozen=True)

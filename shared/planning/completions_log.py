@@ -26,9 +26,9 @@ from typing import Any
 
 import numpy as np
 
-from shared.errors import ReplicationError
-from shared.planning.run_log import RunLog, first_appearance, read_history, scored_groups
-from shared.tables import read_table
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.planning.run_log import RunLog, first_appearance, read_history, scored_groups
+from grpo_replications.shared.tables import read_table
 
 NEEDED = ("step", "prompt", "completion")
 _CLOSE = 1e-2  # of the largest advantage: what rounding may leave (TRL adds 1e-4 to the standard deviation)

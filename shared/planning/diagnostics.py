@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shared.planning.difficulty_fit import (
+from grpo_replications.shared.planning.difficulty_fit import (
     BetaFit,
     Counts,
     MixtureTest,
@@ -39,7 +39,7 @@ from shared.planning.difficulty_fit import (
     recurrence_test,
     usual_gap,
 )
-from shared.planning.run_drift import (
+from grpo_replications.shared.planning.run_drift import (
     Drift,
     GradientNorms,
     entropy_drift,
@@ -47,8 +47,8 @@ from shared.planning.run_drift import (
     length_drift,
     parts_of_training,
 )
-from shared.planning.run_log import RunLog
-from shared.statistics.estimates import Estimate, wilson_interval
+from grpo_replications.shared.planning.run_log import RunLog
+from grpo_replications.shared.statistics.estimates import Estimate, wilson_interval
 
 SIZES = (2, 4, 8, 16, 32, 64, 128)
 REFUTED = 0.01  # p-values below this are called off

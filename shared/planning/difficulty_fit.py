@@ -24,8 +24,8 @@ import numpy as np
 from scipy.special import betaln, gammaln
 from scipy.stats import betabinom, chi2
 
-from shared.statistics.estimates import Estimate, default_generator
-from shared.theory.closed_forms import sigma
+from grpo_replications.shared.statistics.estimates import Estimate, default_generator
+from grpo_replications.shared.theory.closed_forms import sigma
 
 LEVEL = 0.95
 LARGEST_GROUP = 4096  # sizes above are not searched

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shared.errors import ReplicationError
-from shared.planning.solve_rates import SolveRates
-from shared.theory.closed_forms import expected_update, silent_fraction, silent_rate
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.planning.solve_rates import SolveRates
+from grpo_replications.shared.theory.closed_forms import expected_update, silent_fraction, silent_rate
 
 BINS = 10
 SCATTERS = (1.0, 10.0, 100.0, 1000.0)

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import beta as beta_distribution
 
-from shared.errors import ReplicationError
-from shared.planning.group_size_budget import BINS, Budget, bin_edges, plan_budget, set_fidelity
-from shared.planning.solve_rates import SolveRates
-from shared.theory.closed_forms import (
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.planning.group_size_budget import BINS, Budget, bin_edges, plan_budget, set_fidelity
+from grpo_replications.shared.planning.solve_rates import SolveRates
+from grpo_replications.shared.theory.closed_forms import (
     group_size_law,
     silent_fraction,
     silent_fraction_without_replacement,

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from shared.errors import ReplicationError
-from shared.planning.completions_log import read_completions_log
-from shared.planning.run_log import RunLog, first_appearance, read_history, scored_groups
-from shared.training.group_log import read_group_log
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.planning.completions_log import read_completions_log
+from grpo_replications.shared.planning.run_log import RunLog, first_appearance, read_history, scored_groups
+from grpo_replications.shared.training.group_log import read_group_log
 
 GROUP_LOG = "groups.jsonl"
 

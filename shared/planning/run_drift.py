@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from shared.planning.run_log import RunLog
-from shared.statistics.estimates import Estimate, unpaired_difference
+from grpo_replications.shared.planning.run_log import RunLog
+from grpo_replications.shared.statistics.estimates import Estimate, unpaired_difference
 
 PARTS = 5
 SPIKE = 3.0  # robust standard deviations above the median

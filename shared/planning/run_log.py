@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from shared.errors import ReplicationError
+from grpo_replications.shared.errors import ReplicationError
 
 TRAINER_STATE = "trainer_state.json"
 

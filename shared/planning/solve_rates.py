@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from shared.errors import ReplicationError
-from shared.tables import FILE_TYPES, read_table
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.tables import FILE_TYPES, read_table
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ def _from_file(path: Path, column: str | None) -> SolveRates:
 
 def _from_hub(identifier: str, column: str | None) -> SolveRates:
     """A column of a data set on the hub; for Big-Math checked against the packaged counts."""
-    from shared.tasks import math  # imports the hub's libraries, which nothing else here needs
+    from grpo_replications.shared.tasks import math  # imports the hub's libraries, which nothing else here needs
 
     name, _, config = identifier.partition(":")
     if not name:

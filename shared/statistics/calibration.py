@@ -18,18 +18,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from shared.statistics.curves import peak_of_curves
-from shared.statistics.decisions import (
+from grpo_replications.shared.statistics.curves import peak_of_curves
+from grpo_replications.shared.statistics.decisions import (
     difference_interval,
     direction_states,
     equivalence_states,
     non_inferiority_states,
 )
-from shared.statistics.estimates import Estimate, mean_interval
-from shared.statistics.proportions import clustered_share, share
-from shared.statistics.sign_tests import sign_test
-from shared.statistics.states import EQUIVALENT, FAILS, HOLDS, LEVEL, UNDECIDED
-from shared.statistics.times import ratio_of_times
+from grpo_replications.shared.statistics.estimates import Estimate, mean_interval
+from grpo_replications.shared.statistics.proportions import clustered_share, share
+from grpo_replications.shared.statistics.sign_tests import sign_test
+from grpo_replications.shared.statistics.states import EQUIVALENT, FAILS, HOLDS, LEVEL, UNDECIDED
+from grpo_replications.shared.statistics.times import ratio_of_times
 
 SIZES = (6, 8, 12, 20)
 EFFECTS = (0.0, 0.5, 1.0, 2.0)  # in margins

@@ -13,10 +13,10 @@ from typing import Literal
 
 import numpy as np
 
-from shared.errors import ReplicationError
-from shared.statistics.decisions import Decision, decide_direction, difference_interval
-from shared.statistics.estimates import DRAWS, Estimate, expanded_tail, resample_counts
-from shared.statistics.states import LEVEL
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.statistics.decisions import Decision, decide_direction, difference_interval
+from grpo_replications.shared.statistics.estimates import DRAWS, Estimate, expanded_tail, resample_counts
+from grpo_replications.shared.statistics.states import LEVEL
 
 INTERVAL = "joint bootstrap and held-out"
 

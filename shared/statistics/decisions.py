@@ -14,11 +14,18 @@ from typing import Literal
 
 import numpy as np
 
-from shared.errors import ReplicationError
-from shared.statistics.estimates import Estimate, student_quantile
-from shared.statistics.proportions import clopper_pearson
-from shared.statistics.sign_tests import SignTest, check_level, corrected_level, minimum_seeds, one_per_seed, sign_test
-from shared.statistics.states import EQUIVALENT, FAILS, HOLDS, LEVEL, UNDECIDED
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.statistics.estimates import Estimate, student_quantile
+from grpo_replications.shared.statistics.proportions import clopper_pearson
+from grpo_replications.shared.statistics.sign_tests import (
+    SignTest,
+    check_level,
+    corrected_level,
+    minimum_seeds,
+    one_per_seed,
+    sign_test,
+)
+from grpo_replications.shared.statistics.states import EQUIVALENT, FAILS, HOLDS, LEVEL, UNDECIDED
 
 INTERVAL = "Student's t and Hall"
 INTERVAL_UNIT = "shares won and lost"

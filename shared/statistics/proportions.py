@@ -10,8 +10,8 @@ import math
 
 import numpy as np
 
-from shared.errors import ReplicationError
-from shared.statistics.estimates import Estimate, normal_quantile, student_quantile, wilson_interval
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.statistics.estimates import Estimate, normal_quantile, student_quantile, wilson_interval
 
 
 def share(successes: float, total: int, level: float = 0.95, exact: bool = False) -> Estimate:

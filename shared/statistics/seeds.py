@@ -12,12 +12,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from shared.errors import ReplicationError
-from shared.statistics.decisions import unusable
-from shared.statistics.estimates import normal_quantile, student_quantile
-from shared.statistics.proportions import clopper_pearson
-from shared.statistics.sign_tests import corrected_level, minimum_seeds, sign_test
-from shared.statistics.states import EQUIVALENT, FAILS, HOLDS, LEVEL
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.statistics.decisions import unusable
+from grpo_replications.shared.statistics.estimates import normal_quantile, student_quantile
+from grpo_replications.shared.statistics.proportions import clopper_pearson
+from grpo_replications.shared.statistics.sign_tests import corrected_level, minimum_seeds, sign_test
+from grpo_replications.shared.statistics.states import EQUIVALENT, FAILS, HOLDS, LEVEL
 
 POWER = 0.8
 MOST = 1_000_000

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shared.errors import ReplicationError
-from shared.statistics.estimates import Estimate
-from shared.statistics.states import FAILS, HOLDS, LEVEL, MINIMUM_SEEDS, UNDECIDED
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.statistics.estimates import Estimate
+from grpo_replications.shared.statistics.states import FAILS, HOLDS, LEVEL, MINIMUM_SEEDS, UNDECIDED
 
 
 @dataclass(frozen=True)

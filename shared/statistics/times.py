@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shared.errors import ReplicationError
-from shared.statistics.decisions import difference_interval
-from shared.statistics.estimates import DRAWS, Estimate, expanded_tail, resample_counts
-from shared.statistics.proportions import share
-from shared.statistics.states import LEVEL
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.statistics.decisions import difference_interval
+from grpo_replications.shared.statistics.estimates import DRAWS, Estimate, expanded_tail, resample_counts
+from grpo_replications.shared.statistics.proportions import share
+from grpo_replications.shared.statistics.states import LEVEL
 
 
 def time_to_threshold(curves: np.ndarray, steps: Sequence[float], threshold: float) -> np.ndarray:

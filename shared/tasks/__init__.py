@@ -13,13 +13,13 @@ from typing import Any
 
 from datasets import Dataset
 
-from shared.errors import ReplicationError
-from shared.grading.rewards import RewardFunction
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.grading.rewards import RewardFunction
 
 _MODULES = {
-    "addition": "shared.tasks.addition",
-    "knights-and-knaves": "shared.tasks.knights_and_knaves",
-    "math": "shared.tasks.math",
+    "addition": "grpo_replications.shared.tasks.addition",
+    "knights-and-knaves": "grpo_replications.shared.tasks.knights_and_knaves",
+    "math": "grpo_replications.shared.tasks.math",
 }
 
 

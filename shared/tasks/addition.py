@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
-from shared.errors import ReplicationError
-from shared.grading.rewards import Completion, completion_text
-from shared.tasks import Task
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.grading.rewards import Completion, completion_text
+from grpo_replications.shared.tasks import Task
 
 SYSTEM_MESSAGE = "You are a helpful assistant."
 ENUMERABLE = 2_000_000  # up to so many pairs, they are listed and permuted; beyond, drawn until enough are distinct

@@ -19,13 +19,20 @@ from typing import Any
 
 from datasets import Dataset
 
-from shared.errors import ReplicationError
-from shared.grading.completions import Completion, completion_text, is_well_formed
-from shared.grading.puzzle_answers import PARSERS, Parser, parse_answer, parse_answer_ar_lopti
-from shared.tables import read_table
-from shared.tasks import RewardFunction, Task
-from shared.tasks.puzzles.drawing import FEWEST_PEOPLE, KNAVE, KNIGHT, MOST_PEOPLE, Puzzle, draw_puzzle
-from shared.tasks.puzzles.statements import Statements, canonical_form, parse_statements, solutions
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.grading.completions import Completion, completion_text, is_well_formed
+from grpo_replications.shared.grading.puzzle_answers import PARSERS, Parser, parse_answer, parse_answer_ar_lopti
+from grpo_replications.shared.tables import read_table
+from grpo_replications.shared.tasks import RewardFunction, Task
+from grpo_replications.shared.tasks.puzzles.drawing import (
+    FEWEST_PEOPLE,
+    KNAVE,
+    KNIGHT,
+    MOST_PEOPLE,
+    Puzzle,
+    draw_puzzle,
+)
+from grpo_replications.shared.tasks.puzzles.statements import Statements, canonical_form, parse_statements, solutions
 
 __all__ = [
     "Puzzle",

@@ -15,11 +15,11 @@ from typing import Any
 
 from datasets import Dataset, load_dataset
 
-from shared.errors import ReplicationError
-from shared.grading.completions import last_boxed
-from shared.grading.rewards import UngradableGoldError, accuracy_reward, check_gold
-from shared.tables import FILE_TYPES, read_table
-from shared.tasks import Task
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.grading.completions import last_boxed
+from grpo_replications.shared.grading.rewards import UngradableGoldError, accuracy_reward, check_gold
+from grpo_replications.shared.tables import FILE_TYPES, read_table
+from grpo_replications.shared.tasks import Task
 
 logger = logging.getLogger(__name__)
 

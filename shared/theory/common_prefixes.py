@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from shared.theory.row_layout import RowLayout
+from grpo_replications.shared.theory.row_layout import RowLayout
 
 FIRST_LOOK = 256  # columns read at first; most rows part within them
 WIDE = np.iinfo(np.uint32).max  # ids that do not fit below are ranked

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shared.theory.arrays import Array, as_real_tensor, for_arrays
+from grpo_replications.shared.theory.arrays import Array, as_real_tensor, for_arrays
 
 _ROUNDING = 1e-6  # a probability that comes from exp(log-probability) in float32 may exceed 1 by this much
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shared.theory.weighting import RolloutBatch
+from grpo_replications.shared.theory.weighting import RolloutBatch
 
 
 @dataclass(frozen=True)

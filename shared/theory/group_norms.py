@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from shared.theory.closed_forms import sigma, to_scalar
+from grpo_replications.shared.theory.closed_forms import sigma, to_scalar
 
 
 def expected_squared_norm(

@@ -19,8 +19,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from shared.theory.arrays import Array, for_arrays
-from shared.theory.closed_forms import (
+from grpo_replications.shared.theory.arrays import Array, for_arrays
+from grpo_replications.shared.theory.closed_forms import (
     attenuation,
     difficulty_weight,
     expected_update,

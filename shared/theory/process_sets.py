@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shared.theory.common_prefixes import RowSets, pairwise_prefixes, row_sets
-from shared.theory.groups import group_mean, group_std, is_silent
-from shared.theory.row_layout import RowLayout
+from grpo_replications.shared.theory.common_prefixes import RowSets, pairwise_prefixes, row_sets
+from grpo_replications.shared.theory.groups import group_mean, group_std, is_silent
+from grpo_replications.shared.theory.row_layout import RowLayout
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shared.theory.confidence_weights import (
+from grpo_replications.shared.theory.confidence_weights import (
     advantage_reweighting,
     isolated_tokens,
     matched_weights,

@@ -8,9 +8,9 @@ import typing
 from functools import lru_cache
 from typing import Any
 
-from shared.errors import ReplicationError
-from shared.training.settings import MethodSettings, TrainingSettings, UpdateSettings
-from shared.training.token_weights import token_weighting
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.training.settings import MethodSettings, TrainingSettings, UpdateSettings
+from grpo_replications.shared.training.token_weights import token_weighting
 
 CHOICES = {"importance_sampling_level": ("token", "sequence"), "vllm_mode": ("server", "colocate")}
 """Values of options that TRL looks at only in the middle of a step."""
@@ -47,8 +47,8 @@ def check_training(settings: UpdateSettings) -> None:
 def _check_trl(settings: TrainingSettings, weighting: Any) -> None:
     from pydantic import TypeAdapter, ValidationError
 
-    from shared.training.run import grpo_config
-    from shared.training.weighted_loss import check_weighting, configured
+    from grpo_replications.shared.training.run import grpo_config
+    from grpo_replications.shared.training.weighted_loss import check_weighting, configured
 
     types = option_types()
     for name, value in settings.trl.items():

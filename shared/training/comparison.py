@@ -16,10 +16,10 @@ from typing import Any
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from shared.grading.rewards import RewardFunction
-from shared.models.evaluation import greedy_accuracy
-from shared.training.run import passes, run_training
-from shared.training.settings import MethodSettings, TrainingSettings
+from grpo_replications.shared.grading.rewards import RewardFunction
+from grpo_replications.shared.models.evaluation import greedy_accuracy
+from grpo_replications.shared.training.run import passes, run_training
+from grpo_replications.shared.training.settings import MethodSettings, TrainingSettings
 
 Look = Callable[[Any], Mapping[str, float]]
 """Measures a policy: metrics by name. It must draw nothing from torch's global generator."""

@@ -32,7 +32,7 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from shared.errors import ReplicationError
+from grpo_replications.shared.errors import ReplicationError
 
 REDRAWS = ("samples", "prompts")
 """What a redraw draws anew: the completions of the prompt, or the prompt too."""

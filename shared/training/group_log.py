@@ -31,7 +31,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from shared.errors import ReplicationError
+from grpo_replications.shared.errors import ReplicationError
 
 FORMAT = 2
 

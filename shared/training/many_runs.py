@@ -22,12 +22,12 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from shared.errors import ReplicationError
-from shared.models.many_transformers import ManyTransformers
-from shared.theory.groups import dr_grpo_advantages, grpo_advantages, is_silent
-from shared.theory.process_sets import process_set_sizes
-from shared.theory.weighting import PlacedWeights, RolloutBatch, Sharpness, TokenBatch
-from shared.training.token_weights import TokenWeight, Weighting, as_weighting
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.models.many_transformers import ManyTransformers
+from grpo_replications.shared.theory.groups import dr_grpo_advantages, grpo_advantages, is_silent
+from grpo_replications.shared.theory.process_sets import process_set_sizes
+from grpo_replications.shared.theory.weighting import PlacedWeights, RolloutBatch, Sharpness, TokenBatch
+from grpo_replications.shared.training.token_weights import TokenWeight, Weighting, as_weighting
 
 LOSS_TYPES = ("dapo", "bnpo", "grpo", "dr_grpo")
 OPTIMIZERS = {"adam": torch.optim.AdamW, "sgd": torch.optim.SGD}

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from trl.trainer.utils import maybe_gather_lm_head_ctx
 
-from shared.errors import ReplicationError
+from grpo_replications.shared.errors import ReplicationError
 
 
 def selected_logits(

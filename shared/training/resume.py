@@ -29,7 +29,7 @@ from torch.utils.data import Sampler
 from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
-from shared.errors import ReplicationError
+from grpo_replications.shared.errors import ReplicationError
 
 RUN_FILE = "grpo_run.json"
 """What a checkpoint holds beside TRL's files: the settings that decide which prompts come when, and the budget."""

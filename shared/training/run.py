@@ -17,10 +17,10 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
 from trl import GRPOConfig
 
-from shared.models import catalog
-from shared.training.settings import MethodSettings, TrainingSettings
-from shared.training.token_weights import Weighting, token_weighting
-from shared.training.trainer import TokenWeightedGRPOTrainer
+from grpo_replications.shared.models import catalog
+from grpo_replications.shared.training.settings import MethodSettings, TrainingSettings
+from grpo_replications.shared.training.token_weights import Weighting, token_weighting
+from grpo_replications.shared.training.trainer import TokenWeightedGRPOTrainer
 
 # The fused AdamW is two to four times faster than the default one on a CPU, where it is bound by memory.
 _OPTIMIZERS = {"adam": "adamw_torch_fused", "sgd": "sgd"}

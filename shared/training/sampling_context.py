@@ -8,7 +8,7 @@ from typing import Any
 
 from trl import GRPOTrainer
 
-from shared.models.plain_sampling import distorting_settings, plain_sampling
+from grpo_replications.shared.models.plain_sampling import distorting_settings, plain_sampling
 
 
 class OneContextGRPOTrainer(GRPOTrainer):

@@ -6,9 +6,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from shared.models.catalog import EMBEDDED
-from shared.settings import Settings
-from shared.training.trl_names import refuse_known_names
+from grpo_replications.shared.models.catalog import EMBEDDED
+from grpo_replications.shared.settings import Settings
+from grpo_replications.shared.training.trl_names import refuse_known_names
 
 METHOD_OPTIONS = ("alpha", "tau", "mu", "lower", "upper", "eta", "placement", "weight_kl", "rescale", "match")
 """Options of a method (`shared.training.token_weights.token_weighting`); one that a method lacks is refused."""
@@ -17,7 +17,7 @@ METHOD_OPTIONS = ("alpha", "tau", "mu", "lower", "upper", "eta", "placement", "w
 class UpdateSettings(Settings):
     """How a policy is updated: everything about a training run but its method, its start and its length."""
 
-    checked_by: ClassVar[str | None] = "shared.training.checks:check_training"
+    checked_by: ClassVar[str | None] = "grpo_replications.shared.training.checks:check_training"
 
     prompts_per_step: int = Field(4, ge=1, description="groups an optimizer step, over all processes")
     group_size: int = Field(6, ge=2, description="completions of a prompt, G")

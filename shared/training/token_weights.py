@@ -19,15 +19,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shared.errors import ReplicationError
-from shared.theory.confidence_weights import (
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.theory.confidence_weights import (
     advantage_reweighting,
     isolated_tokens,
     matched_weights,
     reversed_weights,
     sharpness_weights,
 )
-from shared.theory.weighting import (
+from grpo_replications.shared.theory.weighting import (
     SIGNALS,
     AdvantageReweighting,
     Factor,
@@ -37,7 +37,7 @@ from shared.theory.weighting import (
     TokenWeight,
     Weighting,
 )
-from shared.training.settings import METHOD_OPTIONS
+from grpo_replications.shared.training.settings import METHOD_OPTIONS
 
 __all__ = [
     "TOKEN_WEIGHTS",

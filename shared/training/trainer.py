@@ -38,22 +38,28 @@ from torch import Tensor
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import get_config_model_id
 
-from shared.errors import ReplicationError
-from shared.grading.rewards import completion_text
-from shared.theory.process_sets import TreeStatistics, tree_statistics
-from shared.training.dynamic_sampling import (
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.grading.rewards import completion_text
+from grpo_replications.shared.theory.process_sets import TreeStatistics, tree_statistics
+from grpo_replications.shared.training.dynamic_sampling import (
     DynamicSampling,
     check_redraws,
     silent_groups,
     silent_when_normalized,
     summed_rewards,
 )
-from shared.training.group_log import GroupLog
-from shared.training.resume import ExactResume
-from shared.training.sampling_context import OneContextGRPOTrainer, PolicySamples
-from shared.training.token_weights import RolloutBatch, TokenWeight, Weighting, as_weighting, rollout_weights
-from shared.training.trainer_checks import TOKEN_LEVEL_LOSSES, check_settings, finite
-from shared.training.weighted_loss import WeightedLoss, configured
+from grpo_replications.shared.training.group_log import GroupLog
+from grpo_replications.shared.training.resume import ExactResume
+from grpo_replications.shared.training.sampling_context import OneContextGRPOTrainer, PolicySamples
+from grpo_replications.shared.training.token_weights import (
+    RolloutBatch,
+    TokenWeight,
+    Weighting,
+    as_weighting,
+    rollout_weights,
+)
+from grpo_replications.shared.training.trainer_checks import TOKEN_LEVEL_LOSSES, check_settings, finite
+from grpo_replications.shared.training.weighted_loss import WeightedLoss, configured
 
 __all__ = ["TOKEN_LEVEL_LOSSES", "OneContextGRPOTrainer", "TokenWeightedGRPOTrainer", "check_settings"]
 

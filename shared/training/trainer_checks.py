@@ -11,9 +11,9 @@ import torch
 from trl import GRPOConfig
 from trl.trainer.utils import get_callable_name, is_async_callable
 
-from shared.errors import ReplicationError
-from shared.training.token_weights import TokenWeight, Weighting, as_weighting
-from shared.training.weighted_loss import check_weighting
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.training.token_weights import TokenWeight, Weighting, as_weighting
+from grpo_replications.shared.training.weighted_loss import check_weighting
 
 TOKEN_LEVEL_LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "vespo")
 """TRL loss types whose loss is a sum of one term per token, so that a token weight has a meaning.

@@ -14,8 +14,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from shared.theory.confidence_weights import wide
-from shared.theory.weighting import PlacedWeights, Weighting
+from grpo_replications.shared.theory.confidence_weights import wide
+from grpo_replications.shared.theory.weighting import PlacedWeights, Weighting
 
 _AT_BOUND = 1e-6
 """Weights this close to a bound are at it: float32 weights are rounded."""

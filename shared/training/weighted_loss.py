@@ -24,11 +24,11 @@ import torch
 from torch import Tensor
 from trl import GRPOConfig
 
-from shared.errors import ReplicationError
-from shared.theory.weighting import RolloutWeight, TokenBatch, Weighting
-from shared.training.raw_logits import watching_selected_logits
-from shared.training.token_weights import gate_gradient
-from shared.training.weight_audit import WeightAudit
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.theory.weighting import RolloutWeight, TokenBatch, Weighting
+from grpo_replications.shared.training.raw_logits import watching_selected_logits
+from grpo_replications.shared.training.token_weights import gate_gradient
+from grpo_replications.shared.training.weight_audit import WeightAudit
 
 
 class WeightedLoss:

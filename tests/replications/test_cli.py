@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from replications.__main__ import ROOT, find_paper, main
-from shared.errors import ReplicationError
-from shared.harness.bench import BenchRow
-from shared.harness.workers import stop_workers
+from grpo_replications.replications.__main__ import ROOT, find_paper, main
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.bench import BenchRow
+from grpo_replications.shared.harness.workers import stop_workers
 
 Run = Callable[..., tuple[int, str]]
 
@@ -141,9 +141,9 @@ def test_results_elsewhere_leave_the_read_me_alone(replicate: Run) -> None:
 
 
 def test_model_prepares_the_named_model(replicate: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = types.ModuleType("shared.models.catalog")
+    module = types.ModuleType("grpo_replications.shared.models.catalog")
     module.prepare = lambda name: Path("/cache") / name  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "shared.models.catalog", module)
+    monkeypatch.setitem(sys.modules, "grpo_replications.shared.models.catalog", module)
     code, printed = replicate("model", "tiny-random")
     assert code == 0 and "tiny-random is ready: /cache/tiny-random" in printed
 
@@ -153,7 +153,7 @@ def test_bench_compares_with_its_targets(
     replicate: Run, monkeypatch: pytest.MonkeyPatch, ratio: float, code: int
 ) -> None:
     rows = [BenchRow("fast", 25.0, 20.0, "higher"), BenchRow("slow", ratio, 8.0, "lower")]
-    for name, row in zip(("shared.harness.bench", "synthetic.bench"), rows):
+    for name, row in zip(("grpo_replications.shared.harness.bench", "grpo_replications.synthetic.bench"), rows):
         monkeypatch.setattr(f"{name}.BENCHES", {name: lambda row=row: [row]}, raising=False)
     found, printed = replicate("bench")
     assert found == code and "25.0" in printed and "slow" in printed

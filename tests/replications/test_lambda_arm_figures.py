@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from replications.lambda_grpo.arm_figures import ARMS, prefix, process_sets, speed, sums, table1_lm
+from grpo_replications.replications.lambda_grpo.arm_figures import ARMS, prefix, process_sets, speed, sums, table1_lm
 
 LEVELS = dict(zip(ARMS, (0.2, 0.6, 0.4, 0.5), strict=True))
 ROWS = [(1, -0.5), (1, -1.0), (2, -0.5)]

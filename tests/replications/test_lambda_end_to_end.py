@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.harness.measurements import MEASUREMENTS, TIMINGS, load_measurements
-from shared.harness.papers import Paper
+from grpo_replications.shared.harness.measurements import MEASUREMENTS, TIMINGS, load_measurements
+from grpo_replications.shared.harness.papers import Paper
 
 ROOT = Path(__file__).parents[2]
 PAPER = Paper.load(ROOT / "replications" / "lambda_grpo")

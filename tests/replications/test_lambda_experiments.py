@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 import torch
 
-from replications.lambda_grpo import language_model
-from shared.errors import ReplicationError
-from shared.harness.jobs import JobContext, Row
-from shared.harness.papers import Paper
-from shared.harness.runs import jobs_of
-from shared.models import catalog
-from shared.training import comparison
-from shared.training.group_log import read_group_log
-from synthetic.binary_tree import BinaryTree
-from synthetic.tree_task import leaf_probability, path_model
+from grpo_replications.replications.lambda_grpo import language_model
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.jobs import JobContext, Row
+from grpo_replications.shared.harness.papers import Paper
+from grpo_replications.shared.harness.runs import jobs_of
+from grpo_replications.shared.models import catalog
+from grpo_replications.shared.training import comparison
+from grpo_replications.shared.training.group_log import read_group_log
+from grpo_replications.synthetic.binary_tree import BinaryTree
+from grpo_replications.synthetic.tree_task import leaf_probability, path_model
 
 ROOT = Path(__file__).parents[2]
 PAPER = Paper.load(ROOT / "replications" / "lambda_grpo")

@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
-from replications.lambda_grpo.many_sums import many_sums
-from replications.lambda_grpo.many_table1 import many_table1, many_table1_trl
-from replications.lambda_grpo.settings import ManySumsSettings, ManyTable1Settings, ManyTable1TrlSettings
-from shared.errors import ReplicationError
-from shared.harness.jobs import JobContext, Row
+from grpo_replications.replications.lambda_grpo.many_sums import many_sums
+from grpo_replications.replications.lambda_grpo.many_table1 import many_table1, many_table1_trl
+from grpo_replications.replications.lambda_grpo.settings import (
+    ManySumsSettings,
+    ManyTable1Settings,
+    ManyTable1TrlSettings,
+)
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.jobs import JobContext, Row
 from tests.synthetic.test_digit_sums import RUN, START
 
 TREE = {

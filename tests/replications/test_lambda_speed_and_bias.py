@@ -8,14 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from replications.lambda_grpo.settings import TabularSpeedSettings, UpdateBiasSettings, WeightsCostSettings
-from replications.lambda_grpo.table1 import SELECTION_OFFSET
-from replications.lambda_grpo.tabular_speed import tabular_speed
-from replications.lambda_grpo.update_bias import expected_push, update_bias
-from replications.lambda_grpo.weights_cost import weights_cost
-from shared.errors import ReplicationError
-from shared.harness.jobs import JobContext, Row
-from synthetic.binary_tree import BinaryTree, run_tabular
+from grpo_replications.replications.lambda_grpo.settings import (
+    TabularSpeedSettings,
+    UpdateBiasSettings,
+    WeightsCostSettings,
+)
+from grpo_replications.replications.lambda_grpo.table1 import SELECTION_OFFSET
+from grpo_replications.replications.lambda_grpo.tabular_speed import tabular_speed
+from grpo_replications.replications.lambda_grpo.update_bias import expected_push, update_bias
+from grpo_replications.replications.lambda_grpo.weights_cost import weights_cost
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.jobs import JobContext, Row
+from grpo_replications.synthetic.binary_tree import BinaryTree, run_tabular
 
 SPEED = TabularSpeedSettings(
     n=1,

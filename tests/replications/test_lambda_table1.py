@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from replications.lambda_grpo.settings import Table1BestSettings, Table1TabularSettings
-from replications.lambda_grpo.table1 import (
+from grpo_replications.replications.lambda_grpo.settings import Table1BestSettings, Table1TabularSettings
+from grpo_replications.replications.lambda_grpo.table1 import (
     SELECTION_OFFSET,
     explained_share,
     five_seed_mean_quantile,
@@ -14,8 +14,8 @@ from replications.lambda_grpo.table1 import (
     table1_best,
     table1_tabular,
 )
-from shared.errors import ReplicationError
-from synthetic.binary_tree import BinaryTree, run_tabular
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.synthetic.binary_tree import BinaryTree, run_tabular
 
 SETTINGS = {
     "n": 1,

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from replications.lambda_grpo.table1_figures import table1_map, table1_matched, table1_paper
+from grpo_replications.replications.lambda_grpo.table1_figures import table1_map, table1_matched, table1_paper
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from replications.lambda_grpo.settings import NoSettings
-from replications.lambda_grpo.table2_intervals import (
+from grpo_replications.replications.lambda_grpo.settings import NoSettings
+from grpo_replications.replications.lambda_grpo.table2_intervals import (
     PROBLEMS,
     Cell,
     Pair,
@@ -25,8 +25,8 @@ from replications.lambda_grpo.table2_intervals import (
     standard_error,
     table2_intervals,
 )
-from shared.harness.jobs import JobContext
-from shared.harness.papers import Paper
+from grpo_replications.shared.harness.jobs import JobContext
+from grpo_replications.shared.harness.papers import Paper
 
 QWEN, LLAMA = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", "meta-llama/Llama-3.2-1B-Instruct"
 
@@ -152,7 +152,7 @@ def test_holm() -> None:
 
 def test_a_changed_number_changes_the_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The counts follow the table: they are not typed."""
-    from replications.lambda_grpo import table2_intervals as module
+    from grpo_replications.replications.lambda_grpo import table2_intervals as module
 
     changed: Any = tuple(
         replace(c, accuracy=1) if (c.model, c.beta, c.method) == (QWEN, 0.0, "lambda-grpo") and c.interval else c

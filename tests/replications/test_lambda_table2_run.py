@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-from replications.lambda_grpo import table2
-from replications.lambda_grpo.settings import Table2Settings
-from shared.errors import ReplicationError
-from shared.harness.jobs import JobContext
-from shared.models import catalog
-from shared.tasks.math import benchmark_source
-from shared.training.group_log import read_group_log
+from grpo_replications.replications.lambda_grpo import table2
+from grpo_replications.replications.lambda_grpo.settings import Table2Settings
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.jobs import JobContext
+from grpo_replications.shared.models import catalog
+from grpo_replications.shared.tasks.math import benchmark_source
+from grpo_replications.shared.training.group_log import read_group_log
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ("AIME24", "AMC23")
@@ -58,7 +58,7 @@ def table2_settings(problems: str, **changes: Any) -> Table2Settings:
 def test_table2_measures_every_benchmark_as_its_settings_say(
     method: str, problems: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from shared.models import evaluation
+    from grpo_replications.shared.models import evaluation
 
     seen: list[dict[str, Any]] = []
     real = evaluation.evaluate_benchmark
@@ -84,8 +84,8 @@ def test_table2_measures_every_benchmark_as_its_settings_say(
 def test_table2_measures_after_training_and_the_base_row_without(
     problems: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from shared.grading import rewards
-    from shared.models import evaluation
+    from grpo_replications.shared.grading import rewards
+    from grpo_replications.shared.models import evaluation
 
     measured: dict[str, torch.Tensor] = {}
     verdict = type("V", (), {"estimate": type("E", (), {"value": 0.5})})
@@ -131,7 +131,7 @@ def test_a_launch_that_fails_is_quoted(problems: str, tmp_path: Path, monkeypatc
         asked.append((command, options))
         return subprocess.CompletedProcess(command, 3, "", "CUDA error: invalid device ordinal")
 
-    monkeypatch.setattr("replications.lambda_grpo.table2.subprocess.run", fail)
+    monkeypatch.setattr("grpo_replications.replications.lambda_grpo.table2.subprocess.run", fail)
     message = r"`accelerate launch` with 2 processes ended with code 3:\nCUDA error: invalid.*\nSet `processes`"
     with pytest.raises(ReplicationError, match=message):
         table2.table2(table2_settings(problems, processes=2), 0, JobContext(tmp_path / "job"))
@@ -147,7 +147,7 @@ def test_an_answer_of_an_earlier_launch_is_not_taken_for_this_one(
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "rows.json").write_text("[]")
     done = subprocess.CompletedProcess([], 0, "", "nothing was written")
-    monkeypatch.setattr("replications.lambda_grpo.table2.subprocess.run", lambda *_, **__: done)
+    monkeypatch.setattr("grpo_replications.replications.lambda_grpo.table2.subprocess.run", lambda *_, **__: done)
     with pytest.raises(ReplicationError, match="nothing was written"):
         table2.table2(table2_settings(problems, processes=2), 0, JobContext(tmp_path / "job"))
 

@@ -10,12 +10,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from replications.lambda_grpo import theorem
-from replications.lambda_grpo.objectives import enumerate_process_sets, sequence_level, token_level, token_terms
-from replications.lambda_grpo.settings import NoSettings, TheoremSettings
-from shared.harness.jobs import JobContext
-from shared.models import catalog
-from shared.theory.process_sets import process_set_sizes, step_advantages
+from grpo_replications.replications.lambda_grpo import theorem
+from grpo_replications.replications.lambda_grpo.objectives import (
+    enumerate_process_sets,
+    sequence_level,
+    token_level,
+    token_terms,
+)
+from grpo_replications.replications.lambda_grpo.settings import NoSettings, TheoremSettings
+from grpo_replications.shared.harness.jobs import JobContext
+from grpo_replications.shared.models import catalog
+from grpo_replications.shared.theory.process_sets import process_set_sizes, step_advantages
 
 ERRORS = ("value_error", "gradient_error", "set_contribution_error", "set_contribution_error_lambda")
 ROLLOUTS = {

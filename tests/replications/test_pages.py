@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from shared.harness.measurements import MEASUREMENTS, load_measurements
-from shared.harness.papers import Paper
-from shared.harness.profiles import parse_value
+from grpo_replications.shared.harness.measurements import MEASUREMENTS, load_measurements
+from grpo_replications.shared.harness.papers import Paper
+from grpo_replications.shared.harness.profiles import parse_value
 
 ROOT = Path(__file__).parents[2]
 COVERED = ("In short", "Findings")

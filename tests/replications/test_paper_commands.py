@@ -14,15 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from replications.__main__ import main
-from replications.paper_commands import new_paper, problems_of
-from shared.errors import ReplicationError
-from shared.harness.jobs import JobContext
-from shared.harness.papers import Paper, discover
-from shared.harness.report import papers_table
+from grpo_replications.replications.__main__ import main
+from grpo_replications.replications.paper_commands import new_paper, problems_of
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.jobs import JobContext
+from grpo_replications.shared.harness.papers import Paper, discover
+from grpo_replications.shared.harness.report import papers_table
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "replications" / "README.md"
+PACKAGE = "grpo_replications.replications.my_paper"
 Run = Callable[..., tuple[int, str]]
 
 
@@ -43,7 +44,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the project without its results, whose `make` finds an environment that is ready."""
     root = tmp_path_factory.mktemp("work") / "copy"
     skip = shutil.ignore_patterns("__pycache__")
-    for name in ("shared", "synthetic", "replications"):
+    for name in ("grpo_replications", "shared", "synthetic", "replications"):
         shutil.copytree(ROOT / name, root / name, ignore=skip)
     for name in ("Makefile", "README.md", "CITATION.cff", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, root / name)
@@ -94,7 +95,9 @@ def test_every_command_of_the_guide_runs(copy: Path) -> None:
 def test_the_example_of_a_training_experiment_trains(tmp_path: Path) -> None:
     directory = new_paper("trained-paper", tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.S)
-    settings, experiment = (block.replace("replications.my_paper", "trained_paper") for block in blocks)
+    settings, experiment = (
+        block.replace("grpo_replications.replications.my_paper", "trained_paper") for block in blocks
+    )
     (directory / "settings.py").write_text(settings)
     (directory / "experiments.py").write_text(experiment)
     registered = Paper(directory).experiments["training"]

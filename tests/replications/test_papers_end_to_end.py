@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.harness.measurements import MEASUREMENTS, load_measurements
-from shared.harness.papers import Paper
+from grpo_replications.shared.harness.measurements import MEASUREMENTS, load_measurements
+from grpo_replications.shared.harness.papers import Paper
 from tests.replications.test_lambda_end_to_end import ROOT, Results
 
 FIRST = "lambda_grpo"  # has a test of its own

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from shared.harness.jobs import Experiment
-from shared.harness.papers import Paper
+from grpo_replications.shared.harness.jobs import Experiment
+from grpo_replications.shared.harness.papers import Paper
 
 ROOT = Path(__file__).parents[2]
 PAPERS = sorted(path.parent.name for path in (ROOT / "replications").glob("*/claims.toml"))

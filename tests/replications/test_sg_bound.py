@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 import torch
 
-from replications.grpo_sg import bound, gradient_figures
-from replications.grpo_sg.bound import (
+from grpo_replications.replications.grpo_sg import bound, gradient_figures
+from grpo_replications.replications.grpo_sg.bound import (
     Draws,
     Population,
     complexity_term,
@@ -22,10 +22,10 @@ from replications.grpo_sg.bound import (
     surrogate,
     weighted_gradient_norms,
 )
-from replications.grpo_sg.settings import BoundSettings
-from replications.grpo_sg.small_policy import START, AdditionPolicies, digits_of_sums, gradients
-from shared.harness.jobs import JobContext
-from shared.training.token_weights import sharpness_weights
+from grpo_replications.replications.grpo_sg.settings import BoundSettings
+from grpo_replications.replications.grpo_sg.small_policy import START, AdditionPolicies, digits_of_sums, gradients
+from grpo_replications.shared.harness.jobs import JobContext
+from grpo_replications.shared.training.token_weights import sharpness_weights
 
 POLICIES = AdditionPolicies(base=3, hidden=4, noise=0.5, shift=12.0)
 SETTINGS = {

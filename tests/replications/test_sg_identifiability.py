@@ -14,8 +14,8 @@ import transformers
 from torch import Tensor
 from trl.trainer.utils import add_fused_lm_head
 
-from replications.grpo_sg import gradient_figures, identifiability
-from replications.grpo_sg.identifiability import (
+from grpo_replications.replications.grpo_sg import gradient_figures, identifiability
+from grpo_replications.replications.grpo_sg.identifiability import (
     Group,
     GroupGradient,
     effect,
@@ -28,13 +28,13 @@ from replications.grpo_sg.identifiability import (
     weight_rows,
     weight_shares,
 )
-from replications.grpo_sg.settings import IdentifiabilitySettings
-from shared.errors import ReplicationError
-from shared.harness.jobs import JobContext
-from shared.models import catalog
-from shared.models.precision import in_float64, with_exact_rotary
-from shared.training.raw_logits import watching_selected_logits
-from shared.training.token_weights import matched_weights, sharpness_weights
+from grpo_replications.replications.grpo_sg.settings import IdentifiabilitySettings
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.jobs import JobContext
+from grpo_replications.shared.models import catalog
+from grpo_replications.shared.models.precision import in_float64, with_exact_rotary
+from grpo_replications.shared.training.raw_logits import watching_selected_logits
+from grpo_replications.shared.training.token_weights import matched_weights, sharpness_weights
 
 SETTINGS = {
     "model": "tiny-random",

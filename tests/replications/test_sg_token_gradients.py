@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 import torch
 
-from replications.grpo_sg import gradient_figures, token_gradients
-from replications.grpo_sg.settings import TokenGradientsSettings
-from replications.grpo_sg.token_gradients import (
+from grpo_replications.replications.grpo_sg import gradient_figures, token_gradients
+from grpo_replications.replications.grpo_sg.settings import TokenGradientsSettings
+from grpo_replications.replications.grpo_sg.token_gradients import (
     LEVELS,
     autograd_norms,
     backward_norms,
@@ -27,9 +27,9 @@ from replications.grpo_sg.token_gradients import (
     summary,
     token_logits,
 )
-from shared.errors import ReplicationError
-from shared.harness.jobs import JobContext
-from shared.models import catalog
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.jobs import JobContext
+from grpo_replications.shared.models import catalog
 
 SETTINGS = {
     "model": "tiny-random",

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import torch
 
-from replications.grpo_sg import (
+from grpo_replications.replications.grpo_sg import (
     training,
     training_figures,
     training_kk,
@@ -21,7 +21,7 @@ from replications.grpo_sg import (
     training_metrics,
     training_small,
 )
-from replications.grpo_sg.settings import (
+from grpo_replications.replications.grpo_sg.settings import (
     AdditionTrainingSettings,
     AgenticSettings,
     MathsTrainingSettings,
@@ -31,10 +31,10 @@ from replications.grpo_sg.settings import (
     SmallBestSettings,
     SmallSettings,
 )
-from shared.errors import ReplicationError
-from shared.harness.jobs import JobContext, Row
-from shared.models import small_transformer
-from shared.models.evaluation import greedy_accuracy
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.jobs import JobContext, Row
+from grpo_replications.shared.models import small_transformer
+from grpo_replications.shared.models.evaluation import greedy_accuracy
 
 TINY: dict[str, Any] = {
     "width": 16,

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from replications.sigma_identity import controlled_figures, controlled_run
-from replications.sigma_identity.controlled_run import (
+from grpo_replications.replications.sigma_identity import controlled_figures, controlled_run
+from grpo_replications.replications.sigma_identity.controlled_run import (
     GROUP_SIZE_METRICS,
     RUN_METRICS,
     draw_initial_rates,
@@ -20,12 +20,12 @@ from replications.sigma_identity.controlled_run import (
     hardest_sets,
     r_squared,
 )
-from replications.sigma_identity.settings import ControlledRunSettings
-from shared.errors import ReplicationError
-from shared.harness.jobs import JobContext
-from shared.planning.solve_rates import load_solve_rates
-from shared.theory.groups import grpo_advantages
-from synthetic.bernoulli_logit import METHODS, Method
+from grpo_replications.replications.sigma_identity.settings import ControlledRunSettings
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.jobs import JobContext
+from grpo_replications.shared.planning.solve_rates import load_solve_rates
+from grpo_replications.shared.theory.groups import grpo_advantages
+from grpo_replications.synthetic.bernoulli_logit import METHODS, Method
 
 SETTINGS: dict[str, Any] = {
     "method": "grpo",
@@ -187,7 +187,7 @@ def test_a_wrong_advantage_shows(wrong: Any, tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_wrong_prediction_of_silent_groups_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from synthetic import bernoulli_logit
+    from grpo_replications.synthetic import bernoulli_logit
 
     right = per_seed(rows(tmp_path, prompts=3000))["silent_r2"]
     monkeypatch.setattr(bernoulli_logit, "_silent_rate", lambda p, G: p**G)

@@ -8,14 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from replications.sigma_identity import dapo_log_authors as authors
-from replications.sigma_identity.corollaries import arcsine_variance, corollaries, outer_masses
-from replications.sigma_identity.dapo_log import all_correct_share, log_temperature_at, read_log
-from replications.sigma_identity.rate_mixture import counts_by_k, rate_mixture
-from replications.sigma_identity.settings import CorollariesSettings, DapoLogAuthorsSettings, RateMixtureSettings
-from shared.errors import ReplicationError
-from shared.harness.jobs import JobContext
-from shared.planning.solve_rates import SolveRates, load_solve_rates
+from grpo_replications.replications.sigma_identity import dapo_log_authors as authors
+from grpo_replications.replications.sigma_identity.corollaries import arcsine_variance, corollaries, outer_masses
+from grpo_replications.replications.sigma_identity.dapo_log import all_correct_share, log_temperature_at, read_log
+from grpo_replications.replications.sigma_identity.rate_mixture import counts_by_k, rate_mixture
+from grpo_replications.replications.sigma_identity.settings import (
+    CorollariesSettings,
+    DapoLogAuthorsSettings,
+    RateMixtureSettings,
+)
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.jobs import JobContext
+from grpo_replications.shared.planning.solve_rates import SolveRates, load_solve_rates
 
 STEPS, SHARES = read_log()
 

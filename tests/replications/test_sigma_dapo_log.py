@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 from scipy.optimize import curve_fit
 
-from replications.sigma_identity import dapo_log as log
-from replications.sigma_identity.settings import DapoLogGenericSettings, DapoLogSettings
-from replications.sigma_identity.tables_figures import FIGURES
-from shared.errors import ReplicationError
-from shared.harness.jobs import JobContext, Row
-from shared.planning.solve_rates import load_solve_rates
+from grpo_replications.replications.sigma_identity import dapo_log as log
+from grpo_replications.replications.sigma_identity.settings import DapoLogGenericSettings, DapoLogSettings
+from grpo_replications.replications.sigma_identity.tables_figures import FIGURES
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.jobs import JobContext, Row
+from grpo_replications.shared.planning.solve_rates import load_solve_rates
 
 STEPS, SHARES = log.read_log()
 

@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 import torch
 
-from replications.sigma_identity import dynamic_figures, dynamic_sampling
-from replications.sigma_identity.dynamic_sampling import Counts, count_variances, expected_counts
-from replications.sigma_identity.settings import DynamicSamplingSettings
-from shared.harness.jobs import JobContext
-from synthetic.tree_task import LEFT, RIGHT, path_model
+from grpo_replications.replications.sigma_identity import dynamic_figures, dynamic_sampling
+from grpo_replications.replications.sigma_identity.dynamic_sampling import Counts, count_variances, expected_counts
+from grpo_replications.replications.sigma_identity.settings import DynamicSamplingSettings
+from grpo_replications.shared.harness.jobs import JobContext
+from grpo_replications.synthetic.tree_task import LEFT, RIGHT, path_model
 
 DEPTH = 3
 SETTINGS = {

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from replications.sigma_identity import identity as check
-from replications.sigma_identity.settings import IdentitySettings
-from shared.harness.jobs import JobContext
-from shared.theory.groups import grpo_advantages
+from grpo_replications.replications.sigma_identity import identity as check
+from grpo_replications.replications.sigma_identity.settings import IdentitySettings
+from grpo_replications.shared.harness.jobs import JobContext
+from grpo_replications.shared.theory.groups import grpo_advantages
 
 SETTINGS = {"draws": 30, "largest_group": 64, "largest_dimension": 40, "largest_baseline": 10.0}
 ERRORS = ("grpo_error", "dr_grpo_error", "rloo_error", "dapo_error", "trl_error", "leave_one_out_error")

@@ -14,8 +14,8 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from replications.sigma_identity import open_figures, open_test, open_test_gradients
-from replications.sigma_identity.open_estimates import (
+from grpo_replications.replications.sigma_identity import open_figures, open_test, open_test_gradients
+from grpo_replications.replications.sigma_identity.open_estimates import (
     by_count,
     classes,
     difficulty_bin,
@@ -30,11 +30,11 @@ from replications.sigma_identity.open_estimates import (
     signal_squared,
     without_replacement,
 )
-from replications.sigma_identity.settings import OpenTestGradientsSettings, OpenTestSettings
-from shared.harness.jobs import JobContext, Row
-from shared.models import catalog
-from shared.theory.closed_forms import expected_update, sigma, silent_rate
-from shared.training.group_log import read_group_log
+from grpo_replications.replications.sigma_identity.settings import OpenTestGradientsSettings, OpenTestSettings
+from grpo_replications.shared.harness.jobs import JobContext, Row
+from grpo_replications.shared.models import catalog
+from grpo_replications.shared.theory.closed_forms import expected_update, sigma, silent_rate
+from grpo_replications.shared.training.group_log import read_group_log
 
 SMALL: dict[str, Any] = {
     "model": "tiny-random",
@@ -377,8 +377,8 @@ def test_gradients_are_measured_at_checkpoints_of_a_real_run(sharp: str, tmp_pat
 
 def test_the_measured_mean_score_vanishes_and_an_unfit_score_is_seen(sharp: str, tmp_path: Path) -> None:
     """E[s] = 0 only if scores are taken at the policy that was sampled from."""
-    from replications.sigma_identity.score_sketch import ScoreSketch
-    from shared.models.sampling import sample_completions
+    from grpo_replications.replications.sigma_identity.score_sketch import ScoreSketch
+    from grpo_replications.shared.models.sampling import sample_completions
 
     model, tokenizer = catalog.load(sharp)
     (found,) = sample_completions(

@@ -12,11 +12,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from replications.sigma_identity import beyond_theorem, real_figures, real_gradients, score_gradients, trl_updates
-from replications.sigma_identity.score_gradients import Rollout
-from replications.sigma_identity.settings import BeyondTheoremSettings, RealGradientsSettings
-from shared.harness.jobs import JobContext
-from shared.theory.groups import dr_grpo_advantages, grpo_advantages
+from grpo_replications.replications.sigma_identity import (
+    beyond_theorem,
+    real_figures,
+    real_gradients,
+    score_gradients,
+    trl_updates,
+)
+from grpo_replications.replications.sigma_identity.score_gradients import Rollout
+from grpo_replications.replications.sigma_identity.settings import BeyondTheoremSettings, RealGradientsSettings
+from grpo_replications.shared.harness.jobs import JobContext
+from grpo_replications.shared.theory.groups import dr_grpo_advantages, grpo_advantages
 
 SETTINGS: dict[str, Any] = {
     "model": "tiny-random",

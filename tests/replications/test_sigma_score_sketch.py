@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from replications.sigma_identity.score_sketch import ScoreSketch, exact_gram
-from shared.models import catalog
+from grpo_replications.replications.sigma_identity.score_sketch import ScoreSketch, exact_gram
+from grpo_replications.shared.models import catalog
 
 PROMPT = [5, 9, 3, 7]
 COMPLETIONS = [[4, 8, 0], [11, 2, 6, 13, 0], [7], [4, 8, 12]]

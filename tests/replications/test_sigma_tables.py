@@ -10,13 +10,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from replications.sigma_identity import tables
-from replications.sigma_identity.settings import BigMathSettings, ClosedFormsSettings
-from replications.sigma_identity.tables import big_math, closed_forms, exact_errors, expansion_order, monte_carlo
-from replications.sigma_identity.tables_figures import FIGURES
-from shared.errors import ReplicationError
-from shared.harness.jobs import JobContext, Row
-from shared.planning.solve_rates import SolveRates
+from grpo_replications.replications.sigma_identity import tables
+from grpo_replications.replications.sigma_identity.settings import BigMathSettings, ClosedFormsSettings
+from grpo_replications.replications.sigma_identity.tables import (
+    big_math,
+    closed_forms,
+    exact_errors,
+    expansion_order,
+    monte_carlo,
+)
+from grpo_replications.replications.sigma_identity.tables_figures import FIGURES
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.jobs import JobContext, Row
+from grpo_replications.shared.planning.solve_rates import SolveRates
 
 SETTINGS = {"group_size": 8, "groups": 4000, "exact_group_sizes": [2, 8, 100]}
 BIG_MATH = {

@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from replications.__main__ import ROOT, main
-from replications.tools import to_json
-from shared.statistics.estimates import Estimate
-from shared.training.group_log import GroupLog
+from grpo_replications.replications.__main__ import ROOT, main
+from grpo_replications.replications.tools import to_json
+from grpo_replications.shared.statistics.estimates import Estimate
+from grpo_replications.shared.training.group_log import GroupLog
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -9,10 +9,10 @@ import pytest
 from pydantic import Field
 from rich.console import Console
 
-from shared.errors import ReplicationError
-from shared.harness.papers import Paper
-from shared.harness.runs import Options, run_profile
-from shared.settings import Settings
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.papers import Paper
+from grpo_replications.shared.harness.runs import Options, run_profile
+from grpo_replications.shared.settings import Settings
 
 
 class Small(Settings):

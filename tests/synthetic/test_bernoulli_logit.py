@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from shared.theory.closed_forms import expected_update, silent_rate
-from shared.theory.groups import grpo_advantages
-from synthetic import bench, bernoulli_logit
-from synthetic.bernoulli_logit import (
+from grpo_replications.shared.theory.closed_forms import expected_update, silent_rate
+from grpo_replications.shared.theory.groups import grpo_advantages
+from grpo_replications.synthetic import bench, bernoulli_logit
+from grpo_replications.synthetic.bernoulli_logit import (
     METHODS,
     Method,
     gradient_from_counts,
@@ -23,7 +23,7 @@ from synthetic.bernoulli_logit import (
     simulate,
     with_redraws,
 )
-from synthetic.binomial_sampler import LARGEST_GROUP, binomial_counts, distribution_function, invert
+from grpo_replications.synthetic.binomial_sampler import LARGEST_GROUP, binomial_counts, distribution_function, invert
 
 # --- draws ------------------------------------------------------------------------------------------------------------
 

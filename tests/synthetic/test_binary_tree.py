@@ -7,14 +7,14 @@ import pytest
 import torch
 from scipy import stats
 
-from shared.theory.depth_weights import depth_mean_weights, halving_weights
-from shared.theory.process_sets import process_set_sizes
-from shared.theory.weighting import RolloutBatch
-from synthetic import binary_tree
-from synthetic import binary_tree_reference as oracle
-from synthetic.bench import tabular_bench
-from synthetic.binary_tree import METHODS, BinaryTree, run_tabular, sampling_uniforms
-from synthetic.tree_policy import (
+from grpo_replications.shared.theory.depth_weights import depth_mean_weights, halving_weights
+from grpo_replications.shared.theory.process_sets import process_set_sizes
+from grpo_replications.shared.theory.weighting import RolloutBatch
+from grpo_replications.synthetic import binary_tree
+from grpo_replications.synthetic import binary_tree_reference as oracle
+from grpo_replications.synthetic.bench import tabular_bench
+from grpo_replications.synthetic.binary_tree import METHODS, BinaryTree, run_tabular, sampling_uniforms
+from grpo_replications.synthetic.tree_policy import (
     draw_leaf_counts,
     group_advantages,
     leaf_probabilities,

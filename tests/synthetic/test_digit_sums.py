@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from shared.errors import ReplicationError
-from shared.models.many_transformers import SeedStreams
-from shared.training.many_runs import Objective
-from synthetic.digit_runs import run_sums
-from synthetic.digit_sums import (
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.models.many_transformers import SeedStreams
+from grpo_replications.shared.training.many_runs import Objective
+from grpo_replications.synthetic.digit_runs import run_sums
+from grpo_replications.synthetic.digit_sums import (
     EQUALS,
     Reward,
     answers_of,

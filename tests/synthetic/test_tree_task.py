@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from shared.models import catalog
-from shared.training.group_log import read_group_log
-from shared.training.run import TrainingRun, run_training
-from shared.training.settings import TrainingSettings
-from synthetic.binary_tree import BinaryTree
-from synthetic.tree_policy import group_advantages, policy_gradient
-from synthetic.tree_task import (
+from grpo_replications.shared.models import catalog
+from grpo_replications.shared.training.group_log import read_group_log
+from grpo_replications.shared.training.run import TrainingRun, run_training
+from grpo_replications.shared.training.settings import TrainingSettings
+from grpo_replications.synthetic.binary_tree import BinaryTree
+from grpo_replications.synthetic.tree_policy import group_advantages, policy_gradient
+from grpo_replications.synthetic.tree_task import (
     LEFT,
     PATH,
     RIGHT,

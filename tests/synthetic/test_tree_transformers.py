@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from shared.theory.depth_weights import halving_weights
-from shared.training.many_runs import ManyRuns, Objective, Rollout
-from shared.training.run import run_training
-from shared.training.settings import TrainingSettings
-from synthetic.binary_tree import BinaryTree
-from synthetic.tree_task import leaf_probability, path_model, tree_dataset, tree_reward
-from synthetic.tree_transformers import run_transformers, seed_target, tree_models
+from grpo_replications.shared.theory.depth_weights import halving_weights
+from grpo_replications.shared.training.many_runs import ManyRuns, Objective, Rollout
+from grpo_replications.shared.training.run import run_training
+from grpo_replications.shared.training.settings import TrainingSettings
+from grpo_replications.synthetic.binary_tree import BinaryTree
+from grpo_replications.synthetic.tree_task import leaf_probability, path_model, tree_dataset, tree_reward
+from grpo_replications.synthetic.tree_transformers import run_transformers, seed_target, tree_models
 
 TREE = BinaryTree(depth=3, prefix_length=1)
 SMALL = {"width": 16, "inner": 32}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from shared.tasks.puzzles.statements import Statement, Statements, solutions, truth_table
+from grpo_replications.shared.tasks.puzzles.statements import Statement, Statements, solutions, truth_table
 
 KNIGHT, KNAVE = "knight", "knave"
 FEWEST_PEOPLE, MOST_PEOPLE = 2, 7

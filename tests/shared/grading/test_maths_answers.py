@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.grading.completions import boxed_answer, completion_text, last_boxed
-from shared.grading.maths_answers import UngradableGoldError, answer_parts, same_answer
-from shared.grading.maths_text import too_large
-from shared.tasks.math import problems_from
+from grpo_replications.shared.grading.completions import boxed_answer, completion_text, last_boxed
+from grpo_replications.shared.grading.maths_answers import UngradableGoldError, answer_parts, same_answer
+from grpo_replications.shared.grading.maths_text import too_large
+from grpo_replications.shared.tasks.math import problems_from
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the shared data folder is not beside this clone")

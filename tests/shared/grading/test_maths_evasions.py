@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shared.grading.maths_answers import same_answer
+from grpo_replications.shared.grading.maths_answers import same_answer
 
 # gold answer: what must not be paid for it; " ;; " stands between answers
 EVASIONS = {

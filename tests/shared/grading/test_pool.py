@@ -14,9 +14,9 @@ import joblib
 import psutil
 import pytest
 
-from shared.errors import ReplicationError
-from shared.grading.maths_answers import UngradableGoldError
-from shared.grading.pool import GradingPool, shared_pool
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.grading.maths_answers import UngradableGoldError
+from grpo_replications.shared.grading.pool import GradingPool, shared_pool
 
 ENDLESS = r"\binom{10^{9}}{5\cdot 10^8}"  # a computation that the text limits do not catch: only a limit ends it
 ROOT = Path(__file__).parents[3]

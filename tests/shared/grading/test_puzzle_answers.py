@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.grading.puzzle_answers import parse_answer, parse_answer_ar_lopti, read_roles
+from grpo_replications.shared.grading.puzzle_answers import parse_answer, parse_answer_ar_lopti, read_roles
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the shared data folder is not beside this clone")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shared.grading.rewards import (
+from grpo_replications.shared.grading.rewards import (
     UngradableGoldError,
     accuracy_reward,
     are_correct,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shared.grading.completions import after_thought, last_boxed
-from shared.grading.rewards import (
+from grpo_replications.shared.grading.completions import after_thought, last_boxed
+from grpo_replications.shared.grading.rewards import (
     UngradableGoldError,
     accuracy_reward,
     check_gold,

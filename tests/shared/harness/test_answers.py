@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from shared.harness.answers import NO_EFFECT, answer, combined
-from shared.harness.verdicts import (
+from grpo_replications.shared.harness.answers import NO_EFFECT, answer, combined
+from grpo_replications.shared.harness.verdicts import (
     CONDITIONAL,
     EQUIVALENT,
     INCONCLUSIVE,

@@ -7,9 +7,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from shared.errors import ReplicationError
-from shared.harness.calibration_table import CALIBRATION, calibration_blocks, write_calibration
-from shared.harness.rendering import to_markdown
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.calibration_table import CALIBRATION, calibration_blocks, write_calibration
+from grpo_replications.shared.harness.rendering import to_markdown
 
 
 def test_the_table_repeats_and_the_report_shows_its_worst_row(tmp_path: Path) -> None:

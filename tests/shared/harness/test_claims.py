@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from shared.errors import ReplicationError
-from shared.harness.checks import DirectionCheck, ExactCheck, IntervalCheck, ThresholdCheck
-from shared.harness.claims import Claim, load_claims
-from shared.harness.papers import Paper, check_apart, discover
-from shared.harness.profiles import load_profiles
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.checks import DirectionCheck, ExactCheck, IntervalCheck, ThresholdCheck
+from grpo_replications.shared.harness.claims import Claim, load_claims
+from grpo_replications.shared.harness.papers import Paper, check_apart, discover
+from grpo_replications.shared.harness.profiles import load_profiles
 
 PROFILES = """
 [quick.e]

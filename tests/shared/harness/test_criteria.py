@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from shared.harness.checks import Check
-from shared.harness.criteria import (
+from grpo_replications.shared.harness.checks import Check
+from grpo_replications.shared.harness.criteria import (
     NEWER,
     NOT_RECORDED,
     OLDER,
@@ -20,9 +20,9 @@ from shared.harness.criteria import (
     keep_criteria,
     read_kept,
 )
-from shared.harness.measurements import CSV_COLUMNS, MEASUREMENTS, write_measurements
-from shared.harness.outcomes import evaluate_profile, read_verdicts, write_verdicts
-from shared.harness.papers import Paper
+from grpo_replications.shared.harness.measurements import CSV_COLUMNS, MEASUREMENTS, write_measurements
+from grpo_replications.shared.harness.outcomes import evaluate_profile, read_verdicts, write_verdicts
+from grpo_replications.shared.harness.papers import Paper
 from tests.shared.harness.test_verdicts import check, direction
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.harness.families import expand
-from shared.harness.profiles import format_value
+from grpo_replications.shared.harness.families import expand
+from grpo_replications.shared.harness.profiles import format_value
 
 KEYS = frozenset({"id", "statement", "select", "metric", "threshold"})
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from shared.errors import ReplicationError
-from shared.harness.profiles import Profile, load_profiles
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.profiles import Profile, load_profiles
 
 BASE = """
 [quick]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.harness.jobs import Job, JobContext, check_rows, write_atomic
-from shared.harness.progress import Forecast, duration
+from grpo_replications.shared.harness.jobs import Job, JobContext, check_rows, write_atomic
+from grpo_replications.shared.harness.progress import Forecast, duration
 
 
 def test_keys_depend_on_what_may_change_a_result() -> None:

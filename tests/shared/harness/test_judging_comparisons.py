@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from shared.harness.checks import Check
-from shared.harness.verdicts import (
+from grpo_replications.shared.harness.checks import Check
+from grpo_replications.shared.harness.verdicts import (
     EQUIVALENT,
     INCONCLUSIVE,
     NOT_REPRODUCED,

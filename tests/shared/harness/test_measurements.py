@@ -9,9 +9,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from shared.errors import ReplicationError
-from shared.harness.jobs import Job, check_rows
-from shared.harness.measurements import CSV_COLUMNS, MEASUREMENTS, load_measurements, tidy, write_measurements
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.jobs import Job, check_rows
+from grpo_replications.shared.harness.measurements import (
+    CSV_COLUMNS,
+    MEASUREMENTS,
+    load_measurements,
+    tidy,
+    write_measurements,
+)
 
 
 def finished(label: str, seed: int, values: dict[str, float]) -> tuple[Job, dict[str, object]]:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from shared.errors import Problems, ReplicationError
-from shared.harness.paper_checks import definition_problems, library_problems, loose_ends
-from shared.harness.papers import Paper
+from grpo_replications.shared.errors import Problems, ReplicationError
+from grpo_replications.shared.harness.paper_checks import definition_problems, library_problems, loose_ends
+from grpo_replications.shared.harness.papers import Paper
 
 ROOT = Path(__file__).parents[3]
 PAPERS = sorted(path.parent for path in (ROOT / "replications").glob("*/claims.toml"))

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from shared.errors import ReplicationError
-from shared.harness.jobs import Experiment
-from shared.harness.profiles import load_profiles, parse_value
-from shared.harness.runs import jobs_of
-from shared.settings import Settings
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.jobs import Experiment
+from grpo_replications.shared.harness.profiles import load_profiles, parse_value
+from grpo_replications.shared.harness.runs import jobs_of
+from grpo_replications.shared.settings import Settings
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from shared.harness.provenance import LARGEST_IN_PATCH, git_state, machine, package_versions, source_fingerprint
+from grpo_replications.shared.harness.provenance import (
+    LARGEST_IN_PATCH,
+    git_state,
+    machine,
+    package_versions,
+    source_fingerprint,
+)
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from shared.errors import ReplicationError
-from shared.harness.claim_tables import counts
-from shared.harness.figures import draw_figures
-from shared.harness.measurements import CSV_COLUMNS, MEASUREMENTS
-from shared.harness.outcomes import (
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.claim_tables import counts
+from grpo_replications.shared.harness.figures import draw_figures
+from grpo_replications.shared.harness.measurements import CSV_COLUMNS, MEASUREMENTS
+from grpo_replications.shared.harness.outcomes import (
     claim_outcomes,
     evaluate_profile,
     number_with_interval,
@@ -26,11 +26,19 @@ from shared.harness.outcomes import (
     read_verdicts,
     write_verdicts,
 )
-from shared.harness.papers import Paper
-from shared.harness.plots import paper_mark, save, style
-from shared.harness.rendering import Details, Image, Paragraph, Table, print_claims, to_html, to_markdown
-from shared.harness.report import build_report, numbers_tex, provenance_line, update_marked_block
-from shared.statistics.estimates import Estimate
+from grpo_replications.shared.harness.papers import Paper
+from grpo_replications.shared.harness.plots import paper_mark, save, style
+from grpo_replications.shared.harness.rendering import (
+    Details,
+    Image,
+    Paragraph,
+    Table,
+    print_claims,
+    to_html,
+    to_markdown,
+)
+from grpo_replications.shared.harness.report import build_report, numbers_tex, provenance_line, update_marked_block
+from grpo_replications.shared.statistics.estimates import Estimate
 
 
 def measure(toy: Path, results: Path, profile: str = "quick", shift: float = 1.0) -> Path:

@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from shared.errors import ReplicationError
-from shared.harness.measurements import MEASUREMENTS, TIMINGS, load_measurements
-from shared.harness.papers import Paper
-from shared.harness.runs import Options, Result, run_profile
-from shared.harness.workers import check_executor, stop_workers
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.measurements import MEASUREMENTS, TIMINGS, load_measurements
+from grpo_replications.shared.harness.papers import Paper
+from grpo_replications.shared.harness.runs import Options, Result, run_profile
+from grpo_replications.shared.harness.workers import check_executor, stop_workers
 
 ROOT = Path(__file__).resolve().parents[3]
 Calls = Callable[[], list[str]]
@@ -266,7 +266,7 @@ def test_an_expected_error_in_a_job_stops_the_run(run: Runner, toy: Path) -> Non
 
 
 def test_a_profile_that_needs_a_gpu_says_so(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shared.harness.runs.gpus", list)
+    monkeypatch.setattr("grpo_replications.shared.harness.runs.gpus", list)
     with pytest.raises(ReplicationError, match="needs a GPU"):
         run("gpu")
 
@@ -281,7 +281,7 @@ def test_a_full_disk_is_one_message(run: Runner, monkeypatch: pytest.MonkeyPatch
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("shared.harness.runs.write_measurements", full)
+    monkeypatch.setattr("grpo_replications.shared.harness.runs.write_measurements", full)
     with pytest.raises(ReplicationError, match="No space left on device"):
         run()
 

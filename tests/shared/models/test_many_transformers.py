@@ -8,17 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from shared.errors import ReplicationError
-from shared.models import catalog
-from shared.models.many_transformers import (
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.models import catalog
+from grpo_replications.shared.models.many_transformers import (
     MASKED,
     Architecture,
     ManyTransformers,
     SeedStreams,
     draw_index,
 )
-from shared.models.precision import in_float64, with_exact_rotary
-from shared.models.token_tree import TokenTree
+from grpo_replications.shared.models.precision import in_float64, with_exact_rotary
+from grpo_replications.shared.models.token_tree import TokenTree
 
 VOCABULARY, S, B, G, P, T = 11, 3, 2, 4, 5, 6
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from shared.models import catalog
-from shared.models.precision import in_float64, with_exact_rotary
+from grpo_replications.shared.models import catalog
+from grpo_replications.shared.models.precision import in_float64, with_exact_rotary
 
 
 def test_rotary_positions_do_not_matter_in_float64() -> None:

@@ -11,8 +11,8 @@ import pytest
 import torch
 from scipy.stats import binom, chisquare
 
-from shared.models import catalog
-from shared.models.sampling import Sample, end_tokens, sample_completions
+from grpo_replications.shared.models import catalog
+from grpo_replications.shared.models.sampling import Sample, end_tokens, sample_completions
 
 PROMPTS = ["ab", "xyz", "ba"]
 

@@ -13,12 +13,12 @@ import pytest
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
-from shared.errors import ReplicationError
-from shared.models import catalog
-from shared.planning.diagnostics import diagnose
-from shared.planning.read_log import read_run_log
-from shared.training.group_log import GroupLog
-from shared.training.trainer import TokenWeightedGRPOTrainer
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.models import catalog
+from grpo_replications.shared.planning.diagnostics import diagnose
+from grpo_replications.shared.planning.read_log import read_run_log
+from grpo_replications.shared.training.group_log import GroupLog
+from grpo_replications.shared.training.trainer import TokenWeightedGRPOTrainer
 
 G = 4
 

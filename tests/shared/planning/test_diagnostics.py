@@ -8,11 +8,18 @@ import math
 import numpy as np
 import pytest
 
-from shared.planning.diagnostics import diagnose, silent_shares
-from shared.planning.difficulty_fit import Counts, fit_beta, misfit, mixture_test, recurrence_test, usual_gap
-from shared.planning.run_drift import drift, gradient_norms, parts_of_training
-from shared.planning.run_log import RunLog
-from shared.theory.closed_forms import expected_update, silent_rate
+from grpo_replications.shared.planning.diagnostics import diagnose, silent_shares
+from grpo_replications.shared.planning.difficulty_fit import (
+    Counts,
+    fit_beta,
+    misfit,
+    mixture_test,
+    recurrence_test,
+    usual_gap,
+)
+from grpo_replications.shared.planning.run_drift import drift, gradient_norms, parts_of_training
+from grpo_replications.shared.planning.run_log import RunLog
+from grpo_replications.shared.theory.closed_forms import expected_update, silent_rate
 
 STEPS, PER_STEP = 50, 8
 GROUPS = STEPS * PER_STEP

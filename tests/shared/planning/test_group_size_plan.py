@@ -8,17 +8,17 @@ from math import comb
 import numpy as np
 import pytest
 
-from shared.errors import ReplicationError
-from shared.planning.group_size_budget import allocate, gain, plan_budget, set_fidelity
-from shared.planning.group_size_plan import (
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.planning.group_size_budget import allocate, gain, plan_budget, set_fidelity
+from grpo_replications.shared.planning.group_size_plan import (
     join_rates,
     plan_group_sizes,
     rate_interval,
     smallest_single_size,
     with_rollouts,
 )
-from shared.planning.solve_rates import BIG_MATH, SolveRates, load_solve_rates
-from shared.theory.closed_forms import expected_update, fidelity, smallest_group_size
+from grpo_replications.shared.planning.solve_rates import BIG_MATH, SolveRates, load_solve_rates
+from grpo_replications.shared.theory.closed_forms import expected_update, fidelity, smallest_group_size
 
 
 def rates_of(p: list[float], counts: list[float] | None = None, samples: int | None = None) -> SolveRates:

@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 from datasets import Dataset
 
-from shared.errors import ReplicationError
-from shared.planning.solve_rates import BIG_MATH_FILE, SolveRates, load_solve_rates
-from shared.tasks import math as hub_data
-from shared.theory.closed_forms import silent_fraction
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.planning.solve_rates import BIG_MATH_FILE, SolveRates, load_solve_rates
+from grpo_replications.shared.tasks import math as hub_data
+from grpo_replications.shared.theory.closed_forms import silent_fraction
 
 HUB_NAME = "hub:open-r1/Big-Math-RL-Verified-Processed"
 
@@ -44,7 +44,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> dict[str, list]:
         return Dataset.from_dict({name: column for name, column in content.items() if name != "asked"})
 
     monkeypatch.setattr(hub_data, "read_rows", read)
-    monkeypatch.setattr("shared.planning.solve_rates._hub_answers", lambda name: True)
+    monkeypatch.setattr("grpo_replications.shared.planning.solve_rates._hub_answers", lambda name: True)
     content["asked"] = asked
     return content
 

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from shared.statistics.calibration import COLUMNS, calibrate
-from shared.statistics.states import EQUIVALENT, FAILS, HOLDS, UNDECIDED
+from grpo_replications.shared.statistics.calibration import COLUMNS, calibrate
+from grpo_replications.shared.statistics.states import EQUIVALENT, FAILS, HOLDS, UNDECIDED
 
 SAMPLES = 1000
 DIRECTIONS = ("direction", "direction beyond zero", "equivalence", "non-inferiority")

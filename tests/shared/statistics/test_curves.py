@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.errors import ReplicationError
-from shared.statistics.curves import area_under_curve, decide_peaks, peak_of_curves
-from shared.statistics.decisions import difference_interval
-from shared.statistics.estimates import resample_counts
-from shared.statistics.states import HOLDS, UNDECIDED
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.statistics.curves import area_under_curve, decide_peaks, peak_of_curves
+from grpo_replications.shared.statistics.decisions import difference_interval
+from grpo_replications.shared.statistics.estimates import resample_counts
+from grpo_replications.shared.statistics.states import HOLDS, UNDECIDED
 
 
 def curves(seed: int, methods: int = 2, rates: int = 3, seeds: int = 8) -> np.ndarray:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from shared.errors import ReplicationError
-from shared.statistics.decisions import (
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.statistics.decisions import (
     against_threshold,
     decide_direction,
     difference_interval,
@@ -20,9 +20,9 @@ from shared.statistics.decisions import (
     equivalence,
     non_inferiority,
 )
-from shared.statistics.estimates import Estimate
-from shared.statistics.sign_tests import minimum_seeds, sign_test
-from shared.statistics.states import EQUIVALENT, FAILS, HOLDS, UNDECIDED
+from grpo_replications.shared.statistics.estimates import Estimate
+from grpo_replications.shared.statistics.sign_tests import minimum_seeds, sign_test
+from grpo_replications.shared.statistics.states import EQUIVALENT, FAILS, HOLDS, UNDECIDED
 
 DIFFERENCES = st.lists(st.integers(-20, 20).map(lambda k: k / 4), min_size=2, max_size=25).map(np.array)
 SPREAD = np.array([-0.3, 0.1, -0.2, 0.25, 0.05, -0.1, 0.2, 0.0])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from shared.statistics.estimates import (
+from grpo_replications.shared.statistics.estimates import (
     Estimate,
     bootstrap,
     k_seed_mean_distribution,
@@ -72,7 +72,7 @@ def test_rows_of_a_batch_agree_with_single_calls() -> None:
 def test_many_seeds_take_another_road_to_the_same_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     samples = np.random.default_rng(0).normal(size=(3, 40))
     short = mean_interval(samples)
-    monkeypatch.setattr("shared.statistics.estimates.MANY_SEEDS", 1)
+    monkeypatch.setattr("grpo_replications.shared.statistics.estimates.MANY_SEEDS", 1)
     np.testing.assert_allclose(mean_interval(samples).low, short.low, rtol=1e-12)
 
 
@@ -197,7 +197,7 @@ def test_k_seed_means_refuse_nothing() -> None:
 
 
 def test_blocks_do_not_change_the_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shared.statistics.estimates.BLOCK", 50)
+    monkeypatch.setattr("grpo_replications.shared.statistics.estimates.BLOCK", 50)
     values = np.random.default_rng(0).normal(size=(2, 11))
     assert np.shape(mean_interval(values, draws=20).low) == (2,)
     assert bootstrap(values, lambda sample: sample.mean(axis=-1), draws=17).shape == (17, 2)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from shared.errors import ReplicationError
-from shared.statistics.proportions import clustered_share, share
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.statistics.proportions import clustered_share, share
 
 
 @given(st.integers(1, 60).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))), st.floats(0.5, 0.99))

@@ -10,18 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from shared.errors import ReplicationError
-from shared.statistics.decisions import direction_states, equivalence_states
-from shared.statistics.proportions import share
-from shared.statistics.seeds import (
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.statistics.decisions import direction_states, equivalence_states
+from grpo_replications.shared.statistics.proportions import share
+from grpo_replications.shared.statistics.seeds import (
     groups_for_share,
     seeds_for_direction,
     seeds_for_equivalence,
     seeds_for_sign_test,
     seeds_needed,
 )
-from shared.statistics.sign_tests import sign_test
-from shared.statistics.states import EQUIVALENT, FAILS, HOLDS
+from grpo_replications.shared.statistics.sign_tests import sign_test
+from grpo_replications.shared.statistics.states import EQUIVALENT, FAILS, HOLDS
 
 
 def sample(mean: float, spread: float = 1.0, n: int = 10) -> np.ndarray:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.errors import ReplicationError
-from shared.statistics.sign_tests import corrected_level, holm, minimum_seeds, sign_test
-from shared.statistics.states import FAILS, HOLDS, UNDECIDED
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.statistics.sign_tests import corrected_level, holm, minimum_seeds, sign_test
+from grpo_replications.shared.statistics.states import FAILS, HOLDS, UNDECIDED
 
 DIFFERENCES = st.lists(st.integers(-2, 2).map(float), min_size=1, max_size=25).map(np.array)
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.errors import ReplicationError
-from shared.statistics.times import (
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.statistics.times import (
     ratio_of_times,
     restricted_mean_time,
     restricted_times,

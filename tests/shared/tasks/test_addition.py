@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from shared.errors import ReplicationError
-from shared.tasks import load_task
-from shared.tasks.addition import addition_problems, addition_reward, build_prompt, last_number
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.tasks import load_task
+from grpo_replications.shared.tasks.addition import addition_problems, addition_reward, build_prompt, last_number
 
 
 def pairs(dataset: object) -> list[tuple[int, int]]:

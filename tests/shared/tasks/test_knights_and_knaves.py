@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 from datasets import Dataset, concatenate_datasets
 
-from shared.errors import ReplicationError
-from shared.grading.puzzle_answers import read_roles
-from shared.tasks import load_task
-from shared.tasks.knights_and_knaves import (
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.grading.puzzle_answers import read_roles
+from grpo_replications.shared.tasks import load_task
+from grpo_replications.shared.tasks.knights_and_knaves import (
     answer_reward,
     build_prompt,
     format_reward,
@@ -24,7 +24,7 @@ from shared.tasks.knights_and_knaves import (
     split_proof,
     strict_reward,
 )
-from shared.tasks.puzzles.statements import canonical_form, parse_statements, solutions
+from grpo_replications.shared.tasks.puzzles.statements import canonical_form, parse_statements, solutions
 
 DATA = Path(__file__).parents[4] / "shared" / "data" / "kk"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the shared data folder is not beside this clone")

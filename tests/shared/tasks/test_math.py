@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from shared.errors import ReplicationError
-from shared.tasks import load_task
-from shared.tasks.math import BENCHMARKS, benchmark, problems_from
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.tasks import load_task
+from grpo_replications.shared.tasks.math import BENCHMARKS, benchmark, problems_from
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the shared data folder is not beside this clone")
@@ -88,7 +88,7 @@ def test_unreachable_hub_says_what_helps(monkeypatch: pytest.MonkeyPatch) -> Non
     def unreachable(*_: object, **__: object) -> None:
         raise ConnectionError("Couldn't reach the hub")
 
-    monkeypatch.setattr("shared.tasks.math.load_dataset", unreachable)
+    monkeypatch.setattr("grpo_replications.shared.tasks.math.load_dataset", unreachable)
     with pytest.raises(ReplicationError, match=r"(?s)knoveleng/open-rs.*hf download.*path"):
         load_task("math")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import betabinom, binom
 
-from shared.theory.binomial_mixtures import end_inequality, fit_rates, most_at_the_end, rate_grid
+from grpo_replications.shared.theory.binomial_mixtures import end_inequality, fit_rates, most_at_the_end, rate_grid
 
 N = 16
 GRID = rate_grid(101)

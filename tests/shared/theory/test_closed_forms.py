@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.theory.closed_forms import (
+from grpo_replications.shared.theory.closed_forms import (
     attenuation,
     difficulty_weight,
     expected_update,
@@ -31,7 +31,7 @@ from shared.theory.closed_forms import (
     silent_rate_branches,
     smallest_group_size,
 )
-from shared.theory.groups import dr_grpo_advantages, group_std, grpo_advantages, rloo_advantages
+from grpo_replications.shared.theory.groups import dr_grpo_advantages, group_std, grpo_advantages, rloo_advantages
 
 TOLERANCE = 1e-12
 RATES = (1e-12, 1e-6, 0.05, 0.1, 0.3, 0.5, 0.7, 0.95, 1 - 1e-6)

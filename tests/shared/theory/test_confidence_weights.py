@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from shared.theory.confidence_weights import (
+from grpo_replications.shared.theory.confidence_weights import (
     advantage_reweighting,
     isolated_tokens,
     matched_weights,

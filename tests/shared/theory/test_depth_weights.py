@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.theory.depth_weights import FixedDepthWeights, depth_mean_weights, halving_weights
-from shared.theory.process_sets import process_set_sizes
-from shared.theory.weighting import RolloutBatch
+from grpo_replications.shared.theory.depth_weights import FixedDepthWeights, depth_mean_weights, halving_weights
+from grpo_replications.shared.theory.process_sets import process_set_sizes
+from grpo_replications.shared.theory.weighting import RolloutBatch
 
 
 def rollout(completions: list[list[int]], group_size: int, columns: int = 5) -> RolloutBatch:

@@ -8,9 +8,9 @@ import math
 import numpy as np
 import pytest
 
-from shared.theory.closed_forms import sigma
-from shared.theory.group_norms import expected_squared_norm, size_where_signal_leads
-from shared.theory.groups import grpo_advantages
+from grpo_replications.shared.theory.closed_forms import sigma
+from grpo_replications.shared.theory.group_norms import expected_squared_norm, size_where_signal_leads
+from grpo_replications.shared.theory.groups import grpo_advantages
 
 
 def softmax_policy(seed: int, outcomes: int = 5) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

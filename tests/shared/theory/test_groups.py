@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.theory.groups import (
+from grpo_replications.shared.theory.groups import (
     dr_grpo_advantages,
     group_mean,
     group_std,

@@ -7,11 +7,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.harness import bench
-from shared.theory import common_prefixes, process_sets, row_layout
-from shared.theory import process_sets_reference as oracle
-from shared.theory.groups import grpo_advantages
-from shared.theory.process_sets import process_set_sizes, step_advantages, step_rewards, tree_statistics
+from grpo_replications.shared.harness import bench
+from grpo_replications.shared.theory import common_prefixes, process_sets, row_layout
+from grpo_replications.shared.theory import process_sets_reference as oracle
+from grpo_replications.shared.theory.groups import grpo_advantages
+from grpo_replications.shared.theory.process_sets import (
+    process_set_sizes,
+    step_advantages,
+    step_rewards,
+    tree_statistics,
+)
 
 
 def real_tokens(ids: torch.Tensor, mask: torch.Tensor) -> list[list[int]]:

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from shared.theory.confidence_weights import sharpness_weights
-from shared.theory.weighting import (
+from grpo_replications.shared.theory.confidence_weights import sharpness_weights
+from grpo_replications.shared.theory.weighting import (
     AdvantageReweighting,
     Factor,
     RolloutWeight,

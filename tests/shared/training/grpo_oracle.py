@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shared.models.precision import in_float64
+from grpo_replications.shared.models.precision import in_float64
 
 
 def double_precision(model: nn.Module) -> nn.Module:

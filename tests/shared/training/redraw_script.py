@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from accelerate import PartialState
 
-from shared.training.trainer import TokenWeightedGRPOTrainer
+from grpo_replications.shared.training.trainer import TokenWeightedGRPOTrainer
 from tests.shared.training.redraw_bookkeeping import Recorded, threshold
 from tests.shared.training.test_trainer import make_trainer, policy
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from accelerate import PartialState
 
-from shared.training.token_weights import TOKEN_WEIGHTS
+from grpo_replications.shared.training.token_weights import TOKEN_WEIGHTS
 from tests.shared.training.test_trainer import make_trainer, policy
 
 

@@ -13,11 +13,11 @@ import torch
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
-from shared.errors import ReplicationError
-from shared.training.dynamic_sampling import check_redraws, silent_groups, summed_rewards
-from shared.training.group_log import read_group_log
-from shared.training.token_weights import TOKEN_WEIGHTS
-from shared.training.trainer import TokenWeightedGRPOTrainer
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.training.dynamic_sampling import check_redraws, silent_groups, summed_rewards
+from grpo_replications.shared.training.group_log import read_group_log
+from grpo_replications.shared.training.token_weights import TOKEN_WEIGHTS
+from grpo_replications.shared.training.trainer import TokenWeightedGRPOTrainer
 from tests.shared.training import grpo_oracle as oracle
 from tests.shared.training.redraw_bookkeeping import Recorded, kept_by_hand, threshold
 from tests.shared.training.test_trainer import GROUP, make_trainer, mixed_reward, oracle_gradient, policy, relative

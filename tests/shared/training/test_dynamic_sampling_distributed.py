@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from shared.models import catalog
-from shared.training.group_log import read_group_log
+from grpo_replications.shared.models import catalog
+from grpo_replications.shared.training.group_log import read_group_log
 from tests.shared.training import grpo_oracle as oracle
 from tests.shared.training.redraw_bookkeeping import Recorded, kept_by_hand
 from tests.shared.training.test_trainer import relative

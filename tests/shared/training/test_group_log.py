@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from shared.errors import ReplicationError
-from shared.training.group_log import GroupLog, read_group_log
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.training.group_log import GroupLog, read_group_log
 
 # Each of these ends a line for `str.splitlines`, or is more than one byte long.
 AWKWARD = ["a\u2028b\u2029c", "a\nb\r\nc\rd", "\x0b\x0c\x1c\x85", 'quote " and \\ backslash', "Ω ∑ 数 🙂", "", "\x00"]

@@ -14,15 +14,20 @@ from torch import Tensor
 from transformers import TrainerCallback
 from trl import GRPOConfig
 
-from shared.errors import ReplicationError
-from shared.models import catalog
-from shared.models.many_transformers import Architecture, ManyTransformers, SeedStreams, named_as_in_transformers
-from shared.models.precision import in_float64, with_exact_rotary
-from shared.theory.confidence_weights import sharpness_weights
-from shared.theory.weighting import TokenBatch
-from shared.training.many_runs import ManyRuns, Objective, Rollout, placed_weights
-from shared.training.token_weights import token_weighting
-from shared.training.trainer import TokenWeightedGRPOTrainer
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.models import catalog
+from grpo_replications.shared.models.many_transformers import (
+    Architecture,
+    ManyTransformers,
+    SeedStreams,
+    named_as_in_transformers,
+)
+from grpo_replications.shared.models.precision import in_float64, with_exact_rotary
+from grpo_replications.shared.theory.confidence_weights import sharpness_weights
+from grpo_replications.shared.theory.weighting import TokenBatch
+from grpo_replications.shared.training.many_runs import ManyRuns, Objective, Rollout, placed_weights
+from grpo_replications.shared.training.token_weights import token_weighting
+from grpo_replications.shared.training.trainer import TokenWeightedGRPOTrainer
 from tests.shared.training import grpo_oracle as oracle
 
 S, B, G, T, V = 3, 2, 4, 5, 9

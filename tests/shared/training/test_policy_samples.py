@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shared.training.group_log import read_group_log
+from grpo_replications.shared.training.group_log import read_group_log
 from tests.shared.training.test_trainer import make_trainer, policy
 
 FREQUENT = 48  # a token that the sharp tiny policy often draws

@@ -10,8 +10,8 @@ import transformers
 from torch import Tensor, nn
 from trl.trainer.utils import add_fused_lm_head
 
-from shared.errors import ReplicationError
-from shared.training.raw_logits import head_scaling, selected_logits, watching_selected_logits
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.training.raw_logits import head_scaling, selected_logits, watching_selected_logits
 
 VOCABULARY, TOKENS, PROMPT = 40, 6, 5
 SMALL = {

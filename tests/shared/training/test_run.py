@@ -10,12 +10,19 @@ import torch
 from datasets import Dataset
 from trl import GRPOTrainer
 
-from shared.models import catalog
-from shared.models.evaluation import greedy_accuracy
-from shared.training.group_log import read_group_log
-from shared.training.run import TrainingRun, _lora, grpo_config, method_weighting, passes, run_training
-from shared.training.settings import METHOD_OPTIONS, MethodSettings, TrainingSettings
-from shared.training.token_weights import Weighting, token_weighting
+from grpo_replications.shared.models import catalog
+from grpo_replications.shared.models.evaluation import greedy_accuracy
+from grpo_replications.shared.training.group_log import read_group_log
+from grpo_replications.shared.training.run import (
+    TrainingRun,
+    _lora,
+    grpo_config,
+    method_weighting,
+    passes,
+    run_training,
+)
+from grpo_replications.shared.training.settings import METHOD_OPTIONS, MethodSettings, TrainingSettings
+from grpo_replications.shared.training.token_weights import Weighting, token_weighting
 
 SMALL = {
     "method": "lambda-grpo",

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from shared.theory.process_sets import process_set_sizes
-from shared.theory.weighting import AdvantageReweighting, RolloutWeight, Sharpness, Weighting
-from shared.training.token_weights import (
+from grpo_replications.shared.theory.process_sets import process_set_sizes
+from grpo_replications.shared.theory.weighting import AdvantageReweighting, RolloutWeight, Sharpness, Weighting
+from grpo_replications.shared.training.token_weights import (
     TOKEN_WEIGHTS,
     RolloutBatch,
     as_weighting,

@@ -17,11 +17,11 @@ from datasets import Dataset
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from shared.errors import ReplicationError
-from shared.models import catalog
-from shared.training.group_log import read_group_log
-from shared.training.token_weights import TOKEN_WEIGHTS, RolloutBatch
-from shared.training.trainer import TOKEN_LEVEL_LOSSES, TokenWeightedGRPOTrainer, check_settings
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.models import catalog
+from grpo_replications.shared.training.group_log import read_group_log
+from grpo_replications.shared.training.token_weights import TOKEN_WEIGHTS, RolloutBatch
+from grpo_replications.shared.training.trainer import TOKEN_LEVEL_LOSSES, TokenWeightedGRPOTrainer, check_settings
 from tests.shared.training import grpo_oracle as oracle
 
 GROUP = 4
@@ -551,7 +551,7 @@ def test_a_log_that_cannot_be_written_is_known_before_anything_is_sampled(tmp_pa
 def test_settings_are_checked_where_none_are_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     on_cpu = functools.partial(GRPOConfig, use_cpu=True, bf16=False)  # TRL's own defaults want a GPU
-    monkeypatch.setattr("shared.training.trainer.GRPOConfig", on_cpu)
+    monkeypatch.setattr("grpo_replications.shared.training.trainer.GRPOConfig", on_cpu)
     model, tokenizer = policy()
     with pytest.raises(ReplicationError, match="no column 'prompt'"):
         TokenWeightedGRPOTrainer(

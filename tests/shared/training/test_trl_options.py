@@ -9,11 +9,11 @@ import pytest
 import torch
 from datasets import Dataset
 
-from shared.errors import ReplicationError
-from shared.models import catalog
-from shared.training.run import TrainingRun, grpo_config, run_training
-from shared.training.settings import MethodSettings, TrainingSettings
-from shared.training.trl_names import SETTING_OF
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.models import catalog
+from grpo_replications.shared.training.run import TrainingRun, grpo_config, run_training
+from grpo_replications.shared.training.settings import MethodSettings, TrainingSettings
+from grpo_replications.shared.training.trl_names import SETTING_OF
 
 SMALL: dict[str, Any] = {
     "steps": 4,

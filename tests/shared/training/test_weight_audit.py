@@ -9,8 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from shared.theory.weighting import AdvantageReweighting, PlacedWeights, RolloutWeight, Sharpness, TokenBatch, Weighting
-from shared.training.weight_audit import WeightAudit
+from grpo_replications.shared.theory.weighting import (
+    AdvantageReweighting,
+    PlacedWeights,
+    RolloutWeight,
+    Sharpness,
+    TokenBatch,
+    Weighting,
+)
+from grpo_replications.shared.training.weight_audit import WeightAudit
 
 PREFIX = "token_weights/"
 T = 8

@@ -13,12 +13,12 @@ from torch import Tensor
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from shared.errors import ReplicationError
-from shared.models import catalog
-from shared.theory.weighting import AdvantageReweighting, Factor, Sharpness, TokenBatch, Weighting
-from shared.training.group_log import read_group_log
-from shared.training.token_weights import TOKEN_WEIGHTS, as_weighting, token_weighting
-from shared.training.trainer import TokenWeightedGRPOTrainer
+from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.models import catalog
+from grpo_replications.shared.theory.weighting import AdvantageReweighting, Factor, Sharpness, TokenBatch, Weighting
+from grpo_replications.shared.training.group_log import read_group_log
+from grpo_replications.shared.training.token_weights import TOKEN_WEIGHTS, as_weighting, token_weighting
+from grpo_replications.shared.training.trainer import TokenWeightedGRPOTrainer
 from tests.shared.training import grpo_oracle as oracle
 from tests.shared.training.test_trainer import GROUP, dataset, make_trainer, mixed_reward, policy, relative
 from tests.shared.training.test_trainer_distributed import launch

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from shared.models import catalog
-from shared.theory.weighting import Weighting
-from shared.training.token_weights import token_weighting
-from shared.training.weighted_loss import WeightedLoss
+from grpo_replications.shared.models import catalog
+from grpo_replications.shared.theory.weighting import Weighting
+from grpo_replications.shared.training.token_weights import token_weighting
+from grpo_replications.shared.training.weighted_loss import WeightedLoss
 from tests.shared.training import grpo_oracle as oracle
 from tests.shared.training.test_trainer import TOKENS, make_trainer, relative
 

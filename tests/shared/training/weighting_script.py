@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from accelerate import PartialState
 
-from shared.training.token_weights import token_weighting
+from grpo_replications.shared.training.token_weights import token_weighting
 from tests.shared.training.test_trainer import make_trainer, policy
 from tests.shared.training.test_weighting_trainer import CONSTANTS, TEMPERATURE
 

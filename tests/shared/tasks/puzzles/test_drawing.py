@@ -8,9 +8,9 @@ from collections import Counter
 
 import pytest
 
-from shared.grading.puzzle_answers import read_roles
-from shared.tasks.puzzles.drawing import NAMES, claim_in_words, draw_puzzle
-from shared.tasks.puzzles.statements import solutions, truth_table
+from grpo_replications.shared.grading.puzzle_answers import read_roles
+from grpo_replications.shared.tasks.puzzles.drawing import NAMES, claim_in_words, draw_puzzle
+from grpo_replications.shared.tasks.puzzles.statements import solutions, truth_table
 
 
 @pytest.mark.parametrize("people", range(2, 8))

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.tasks.puzzles.drawing import draw_puzzle
-from shared.tasks.puzzles.statements import canonical_form, parse_statements, solutions, truth_table
+from grpo_replications.shared.tasks.puzzles.drawing import draw_puzzle
+from grpo_replications.shared.tasks.puzzles.statements import canonical_form, parse_statements, solutions, truth_table
 
 
 def holds(statement: tuple, roles: tuple[bool, ...]) -> bool:
