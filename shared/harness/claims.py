@@ -42,7 +42,7 @@ UNLIKE_NAME = re.compile(r"[^\w/.:;=@,+ \[\]-]", re.ASCII)
 
 
 class PaperHeader(Entry):
-    """The keys above the first `[[claim]]`."""
+    """The keys above the first `[[claim]]`; `measured_on`: experiment -> what was run, in words for a citation."""
 
     paper: Id
     title: Text
@@ -52,6 +52,7 @@ class PaperHeader(Entry):
     venue: str = ""
     url: str = ""
     license: str = ""
+    measured_on: dict[str, Text] = Field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +64,7 @@ class PaperFacts:
     authors: str
     arxiv: str
     url: str = ""
+    measured_on: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 class Claim(Entry):
@@ -131,9 +133,13 @@ def load_claims(path: Path, profiles: dict[str, Profile] | None) -> tuple[PaperF
     for check in checks:
         if profiles is not None:
             _check_against_profiles(check, profiles, f"{path}, check {check.id}", problems)
+    unknown = sorted(set(header.measured_on) - set(_experiments(profiles))) if header and profiles is not None else []
+    if unknown:
+        problems.add(f"{path}: measured_on names {', '.join(unknown)}, and no profile has such an experiment.")
     problems.raise_any()
     authors = header.authors if isinstance(header.authors, str) else ", ".join(header.authors)
-    return PaperFacts(header.paper, header.title, authors, header.arxiv, header.url), tuple(claims)
+    facts = PaperFacts(header.paper, header.title, authors, header.arxiv, header.url, header.measured_on)
+    return facts, tuple(claims)
 
 
 def _parse_claim(entry: dict[str, Any], number: int, path: Path) -> Claim:
@@ -168,11 +174,17 @@ def _parse_claim(entry: dict[str, Any], number: int, path: Path) -> Claim:
         raise ReplicationError(f"{where}: {problem_of(error)}.") from None
 
 
+def _experiments(profiles: dict[str, Profile]) -> dict[str, None]:
+    """Names of all experiments, in order."""
+    return {experiment: None for profile in profiles.values() for experiment in profile.plans}
+
+
 def _check_against_profiles(check: Check, profiles: dict[str, Profile], where: str, problems: Problems) -> None:
-    known = {experiment for profile in profiles.values() for experiment in profile.plans}
+    known = _experiments(profiles)
     for experiment in check.experiments:
         if experiment not in known:
-            problems.add(f"{where}: no profile has an experiment '{experiment}'; there are: {', '.join(known)}.")
+            names = ", ".join(known)
+            problems.add(f"{where}: no profile has an experiment '{experiment}'; there are: {names}.")
             return
     for name in check.profiles:
         if name not in profiles:
