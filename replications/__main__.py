@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from grpo_replications.replications import paper_commands, tools
+from grpo_replications.replications import cite, paper_commands, tools
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.harness.claims import OURS, PAPER
 from grpo_replications.shared.harness.papers import Paper, discover
@@ -30,6 +30,7 @@ examples:
   replicate run lambda-grpo                                  every experiment of the quick profile
   replicate run lambda-grpo --profile full --only table1     some experiments of another profile
   replicate report                                           the report again, from what is on disk
+  replicate cite sigma-dapo-samples                          a number as a sentence, with its origin
   replicate new-paper my-paper                               a new paper, as an example to change
   replicate check my-paper                                   what is wrong with it, before anything runs
   replicate plan-group-size --solve-rates big-math           group sizes for problems of your own
@@ -122,6 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     model.add_argument("name", metavar="NAME", nargs="?", default="embedded", help="which one (default: %(default)s)")
     command("bench", _bench, "measure the speed targets on this machine")
     paper_commands.add_commands(commands, results_directory)
+    cite.add_command(commands, results_directory)
     calibration = command("calibrate", _calibrate, "measure how often the rules of judging are wrong, then the report")
     calibration.add_argument("--samples", type=int, default=2000, metavar="N", help="studies (default: %(default)s)")
     tools.add_commands(commands)

@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from grpo_replications.shared.errors import Problems, ReplicationError
+from grpo_replications.shared.harness.number_ids import id_problems
 from grpo_replications.shared.harness.paper_modules import package_name, packages_of
 from grpo_replications.shared.harness.papers import CLAIMS_FILE, Paper, check_apart
 
@@ -125,7 +126,8 @@ def problems_of(directory: Path, others: list[Path], results: Path) -> list[str]
         with problems.noted():
             check_apart([neighbor, paper])
     measured = {name: metrics_measured(results / paper.name / name / MEASUREMENTS) for name in paper.profiles}
-    for problem in (*loose_ends(paper, measured), *library_problems(paper)):
+    ids = id_problems(paper.directory.parent, [paper])
+    for problem in (*loose_ends(paper, measured), *library_problems(paper), *ids):
         problems.add(problem)
     citation = ROOT / "CITATION.cff"
     ours = paper.facts.arxiv and paper.directory.parent == ROOT / "replications" and citation.is_file()

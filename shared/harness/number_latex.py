@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from grpo_replications.shared.harness.number_format import Digits, in_digits
 from grpo_replications.shared.harness.numbers import UNKNOWN_INTERVAL, Number
@@ -103,15 +103,27 @@ def latex_digits(digits: Digits) -> str:
     return rf"\repdigits{{{digits.plain}}}{{{digits.latex}}}"
 
 
-def latex_parts(number: Number) -> dict[str, str]:
-    """Value, interval, its kind, unit and n of a number, for LaTeX; an absent one is empty."""
+def latex_range(low: str, high: str) -> str:
+    r"""`\reprange{low}{high}`, which prints `[low, high]` unbroken."""
+    return rf"\reprange{{{low}}}{{{high}}}"
+
+
+def latex_parts(
+    number: Number,
+    digits: Callable[[Digits], str] = latex_digits,
+    interval_of: Callable[[str, str], str] = latex_range,
+) -> dict[str, str]:
+    """Value, interval, its kind, unit and n of a number, for LaTeX; an absent one is empty.
+
+    `digits` and `interval_of` write one number and an interval.
+    """
     ends = () if number.low is None else (number.low, number.high)
-    value, *interval = (latex_digits(one) for one in in_digits(number.value, *ends, signed=number.is_difference))
+    value, *interval = (digits(one) for one in in_digits(number.value, *ends, signed=number.is_difference))
     kind = "" if number.interval == UNKNOWN_INTERVAL else number.interval.partition(",")[0]
     counted = in_digits(number.n)[0].latex
     return {
         "value": value,
-        "interval": rf"\reprange{{{interval[0]}}}{{{interval[1]}}}" if interval else "",
+        "interval": interval_of(*interval) if interval else "",
         "kind": latex_text(kind.replace("95 %", "95\u202f%")),
         "unit": latex_text(number.unit.partition(",")[0]),
         "n": rf"\mbox{{\ensuremath{{n={counted}}}}}~{latex_text(number.counted)}" if number.n else "",

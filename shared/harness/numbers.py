@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from grpo_replications.shared.errors import ReplicationError
@@ -59,6 +61,7 @@ class Number:
     comparison.  `model`: what was run; `setting`: where the claim was tested, in the claim's words.  `paper_value` is
     printed in the paper, `threshold` and `margin` are ours.  `commit`: all that measured it, the one with most of the
     jobs first, "+" where there were uncommitted changes.  `command` measures the number's experiment alone.
+    `read_with`: ids of checks that a citation must name too, separated by spaces.
     """
 
     id: str
@@ -87,11 +90,17 @@ class Number:
     machine: str
     commit: str
     command: str
+    read_with: str
 
     @property
     def name(self) -> str:
         """The id without its profile."""
         return self.id.rpartition("@")[0]
+
+    @property
+    def check(self) -> str:
+        """The id of its check."""
+        return re.split(r"[\[:]", self.name)[0]
 
     @property
     def profile(self) -> str:
@@ -134,15 +143,25 @@ NUMBER_COLUMNS = [field.name for field in dataclasses.fields(Number)]
 OPTIONAL = ("low", "high", "paper_value", "threshold", "margin")
 
 
-def profile_numbers(paper: Paper, profile: str, record: Mapping[str, Any], lines: Sequence[CheckLine]) -> list[Number]:
-    """The numbers of one profile: one a cell of every judged check, and one a share of seeds won; unknown ones not."""
-    return [
+def profile_numbers(
+    paper: Paper,
+    profile: str,
+    record: Mapping[str, Any],
+    lines: Sequence[CheckLine],
+    aliases: Mapping[str, str] = MappingProxyType({}),
+) -> list[Number]:
+    """The numbers of one profile: one a cell of every judged check, and one a share of seeds won; unknown ones not.
+
+    `aliases`: id of a check -> its alias.
+    """
+    found = [
         number
         for line in lines
         for cell in line.cells
         for number in _of_cell(paper, profile, record, line, cell)
         if math.isfinite(number.value)
     ]
+    return [dataclasses.replace(number, alias=_alias(number, aliases)) for number in found]
 
 
 def write_numbers(path: Path, numbers: Iterable[Number]) -> None:
@@ -233,6 +252,7 @@ def _of_cell(paper: Paper, profile: str, record: Mapping[str, Any], line: CheckL
         machine=_machine(record, entries),
         commit=" ".join(commits),
         command=" && ".join(command_for(paper.slug, profile, name) for name in measured),
+        read_with=" ".join(check.read_with),
     )
     _check_name(number.id)
     if cell.won is None or not sum(cell.won[:2]):
@@ -250,6 +270,12 @@ def _of_cell(paper: Paper, profile: str, record: Mapping[str, Any], line: CheckL
         margin=None,
     )
     return [number, won]
+
+
+def _alias(number: Number, aliases: Mapping[str, str]) -> str:
+    """The alias of the check, with the conditions and the ending of the number's own id."""
+    alias = aliases.get(number.check, "")
+    return alias and alias + number.name.removeprefix(number.check)
 
 
 def _value(estimate: Estimate) -> dict[str, Any]:

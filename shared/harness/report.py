@@ -1,4 +1,4 @@
-"""Results on disk -> REPORT.md, index.html, numbers.csv, numbers.tex and the generated tables inside read-me files.
+"""Results on disk -> REPORT.md, index.html, numbers.csv, numbers.tex, references.bib and tables inside read-me files.
 
 Nothing is typed by hand and nothing is run: the same files on disk give the same report.  Results of the `smoke`
 profile are a test of the machinery; they are left out unless a paper has no others.
@@ -22,6 +22,7 @@ from grpo_replications.shared.harness.claim_tables import (
 )
 from grpo_replications.shared.harness.claims import PAPER
 from grpo_replications.shared.harness.jobs import write_atomic
+from grpo_replications.shared.harness.number_ids import add_ids, known_ids
 from grpo_replications.shared.harness.number_latex import numbers_tex
 from grpo_replications.shared.harness.numbers import profile_numbers, write_numbers
 from grpo_replications.shared.harness.outcomes import (
@@ -33,6 +34,7 @@ from grpo_replications.shared.harness.outcomes import (
 )
 from grpo_replications.shared.harness.papers import Paper, check_apart
 from grpo_replications.shared.harness.progress import duration
+from grpo_replications.shared.harness.references import references_bib
 from grpo_replications.shared.harness.rendering import (
     Block,
     Heading,
@@ -81,15 +83,18 @@ def build_report(papers: Sequence[Paper], results: Path, root: Path | None = Non
     results.mkdir(parents=True, exist_ok=True)
     write_atomic(results / "REPORT.md", to_markdown(blocks))
     write_atomic(results / "index.html", to_html(blocks, "Replication report"))
+    aliases = {known.id: known.alias for known in known_ids(papers).values()}
     numbers = [
         number
         for own in found.values()
         for one in own
-        for number in profile_numbers(one.paper, one.profile, one.record, one.lines)
+        for number in profile_numbers(one.paper, one.profile, one.record, one.lines, aliases)
     ]
     write_numbers(results / "numbers.csv", numbers)
     write_atomic(results / "numbers.tex", numbers_tex(numbers))
     if root is not None:
+        write_atomic(results / "references.bib", references_bib(root / "CITATION.cff", papers))
+        add_ids([paper for paper in papers if paper.directory.is_relative_to(root)])
         _update_readmes(papers, found, root)
     return results / "REPORT.md"
 
