@@ -102,7 +102,8 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(action=action)
         return sub
 
-    command("list", _list, "list the papers, their profiles and their experiments")
+    listed = command("list", _list, "list the papers, their profiles and their experiments")
+    listed.add_argument("--json", action="store_true", help="for programs")
     run = command("run", _run, "run a paper's experiments, then verdicts, figures and report")
     run.add_argument("paper", metavar="PAPER", help="a paper's name, as 'replicate list' gives it")
     run.add_argument("--profile", default=DEFAULT_PROFILE, help="how much to run (default: %(default)s)")
@@ -119,6 +120,8 @@ def _parser() -> argparse.ArgumentParser:
         again = command(name, action, text)
         again.add_argument("paper", metavar="PAPER", nargs="?", help="one paper (default: all)")
         again.add_argument("--profile", help="one profile (default: all that have results)")
+        if name == "verdicts":
+            again.add_argument("--json", action="store_true", help="for programs: claims, answers and checks")
     model = command("model", _model, "fetch and prepare a language model, once")
     model.add_argument("name", metavar="NAME", nargs="?", default="embedded", help="which one (default: %(default)s)")
     command("bench", _bench, "measure the speed targets on this machine")
@@ -131,6 +134,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _list(options: argparse.Namespace, console: Console) -> int:
+    if options.json:
+        from grpo_replications.replications.listings import papers_json
+
+        print(papers_json(discover(options.papers)))
+        return 0
     for paper in discover(options.papers):
         console.print(f"[bold]{paper.slug}[/bold]  {_titled(paper)}", highlight=False)
         number = Counter(claim.source for claim in paper.claims)
@@ -177,10 +185,17 @@ def _run(options: argparse.Namespace, console: Console) -> int:
 
 def _verdicts(options: argparse.Namespace, console: Console) -> int:
     results = results_directory()
-    for paper, profile in _on_disk(options, results):
+    on_disk = _on_disk(options, results)
+    for paper, profile in on_disk:
         _judge(paper, profile, results)
+        if options.json:
+            continue
         console.print(f"[bold]{paper.slug}, profile {profile}[/bold]")
         _print_claims(paper, profile, results, console)
+    if options.json:
+        from grpo_replications.replications.listings import verdicts_json
+
+        print(verdicts_json(on_disk, results))
     return 0
 
 

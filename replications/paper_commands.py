@@ -13,7 +13,6 @@ from typing import Any
 from rich.console import Console
 
 from grpo_replications.shared.errors import Problems, ReplicationError
-from grpo_replications.shared.harness.number_ids import id_problems
 from grpo_replications.shared.harness.paper_modules import package_name, packages_of
 from grpo_replications.shared.harness.papers import CLAIMS_FILE, Paper, check_apart
 
@@ -110,6 +109,7 @@ def _check(options: argparse.Namespace, console: Console, results: Path) -> int:
 def problems_of(directory: Path, others: list[Path], results: Path) -> list[str]:
     """Every mistake of the paper in `directory`, a line each; `others` are the directories of the other papers."""
     from grpo_replications.shared.harness.measurements import MEASUREMENTS, metrics_measured
+    from grpo_replications.shared.harness.number_ids import id_problems
     from grpo_replications.shared.harness.paper_checks import definition_problems, library_problems, loose_ends
 
     problems = Problems()

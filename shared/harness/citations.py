@@ -116,7 +116,7 @@ def details(number: Number, name: str, beside: Sequence[Number]) -> dict[str, st
         verdict += f"; smallest effect that matters: {number.margin:g}"
     elif number.threshold is not None:
         verdict += f"; threshold: {number.threshold:g}"
-    interval = {"": "none, the value is exact", UNKNOWN_INTERVAL: "unknown"}.get(number.interval, number.interval)
+    interval = {"": "none", UNKNOWN_INTERVAL: "unknown"}.get(number.interval, number.interval)
     rows = f"; rows: {number.selection}" if number.selection else ""
     with_ = "; ".join(f"{one.id}: {value_text(one)}, {one.verdict}" for one in beside)
     commits = [commit[:12] + "+" * commit.endswith("+") for commit in number.commit.split()]
@@ -150,7 +150,7 @@ def text_citation(number: Number, name: str, beside: Sequence[Number], width: in
 def citation_fields(number: Number, name: str) -> dict[str, object]:
     """A number for programs: its fields, the sentence, and the commands."""
     more = {"sentence": sentence(number), "regenerate": number.regenerate, "macro": rf"\repnum{{{name}}}"}
-    return {**dataclasses.asdict(number), **more}
+    return {**dataclasses.asdict(number), **more, "latex": latex_citation(number)}
 
 
 @dataclass(frozen=True)

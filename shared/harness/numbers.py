@@ -31,7 +31,7 @@ from grpo_replications.shared.harness.checks import (
 from grpo_replications.shared.harness.claims import OURS, PAPER, UNLIKE_NAME
 from grpo_replications.shared.harness.comparisons import PeakCheck, TimeCheck
 from grpo_replications.shared.harness.entries import CONTROL, HERE, PUBLISHED, SUPPORT
-from grpo_replications.shared.harness.judging import CENTRAL
+from grpo_replications.shared.harness.judging import CENTRAL, central_kind
 from grpo_replications.shared.harness.outcomes import CellLine, CheckLine, plain, read_csv, write_csv
 from grpo_replications.shared.harness.papers import Paper
 from grpo_replications.shared.harness.profiles import format_value
@@ -232,7 +232,7 @@ def _of_cell(paper: Paper, profile: str, record: Mapping[str, Any], line: CheckL
     number = Number(
         id=f"{check.id}{conditions}@{profile}",
         alias="",
-        **_value(cell.estimate),
+        **_value(_named(cell.estimate, check)),
         unit=check.unit,
         statistic=statistic_of(check),
         n_of=_counted(check),
@@ -285,6 +285,12 @@ def _value(estimate: Estimate) -> dict[str, Any]:
     return {"value": float(estimate.value), "low": low, "high": high, "interval": words, "n": estimate.n}
 
 
+def _named(estimate: Estimate, check: Check) -> Estimate:
+    """The estimate; a range of the paper's runs is called that even where the file does not name its kind."""
+    unnamed = isinstance(check, IntervalCheck) and not estimate.kind
+    return estimate._replace(kind=central_kind(check.paper_seeds)) if unnamed else estimate
+
+
 def _counted(check: Check) -> str:
     """What n counts: seeds, or for a share the things of which it is one (`share of groups`: groups)."""
     if not isinstance(check, ShareCheck):
@@ -302,6 +308,8 @@ def _caveats(line: CheckLine, record: Mapping[str, Any], commits: Mapping[str, i
         caveats.append("shown beside the claim, decides no verdict")
     elif (check.source, check.answers) in STANDING:
         caveats.append(STANDING[check.source, check.answers])
+    if check.timing:
+        caveats.append("a time, which depends on the machine")
     if line.newer:
         caveats.append(line.newer)
     if len(commits) > 1:
