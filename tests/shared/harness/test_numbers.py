@@ -79,7 +79,7 @@ def test_records_survive_the_file(toy: Path, tmp_path: Path) -> None:
     assert [replace(one, low=0, high=0) for one in read] == [replace(one, low=0, high=0) for one in found]
     assert read[-1].low is None and read[0].low == 0.9
     write_csv(tmp_path / "old.csv", [*NUMBER_COLUMNS[:-1]], [["x"] * (len(NUMBER_COLUMNS) - 1)])
-    with pytest.raises(ReplicationError, match="no column command"):
+    with pytest.raises(ReplicationError, match=f"no column {NUMBER_COLUMNS[-1]}"):
         read_numbers(tmp_path / "old.csv")
     with pytest.raises(ReplicationError, match="replicate report"):
         read_numbers(tmp_path / "absent.csv")
