@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from grpo_replications.shared.errors import ReplicationError
-from grpo_replications.shared.harness.number_format import in_digits
+from grpo_replications.shared.harness.number_format import Digits, in_digits
 from grpo_replications.shared.harness.number_ids import now_called
 from grpo_replications.shared.harness.number_latex import (
     MACROS,
@@ -99,12 +99,14 @@ def sentence(number: Number) -> str:
 
 def latex_citation(number: Number) -> str:
     r"""The sentence for LaTeX with `\cite`, without macros of ours, under a comment that says where it comes from."""
-    parts = latex_parts(
-        number, lambda digits: rf"\mbox{{${digits.latex}$}}", lambda low, high: rf"\mbox{{[{low}, {high}]}}"
-    )
     text = latex_text(f"{_subject(number)}: {_measured(number)}: ")
     cited = rf"~\cite{{grpo-replications,{number.paper}}}"
-    return f"% {number.id}: {number.verdict}; {number.regenerate}\n{text}{latex_sentence(parts)}{cited}."
+    return f"% {number.id}: {number.verdict}; {number.regenerate}\n{text}{latex_value(number)}{cited}."
+
+
+def latex_value(number: Number) -> str:
+    r"""`$+0.049$ (solve rate; 95\,\% CI \mbox{[…]}; …)`: what `\repnum` prints, without macros of ours."""
+    return latex_sentence(latex_parts(number, _latex_digits, _latex_interval))
 
 
 def details(number: Number, name: str, beside: Sequence[Number]) -> dict[str, str]:
@@ -131,7 +133,7 @@ def details(number: Number, name: str, beside: Sequence[Number]) -> dict[str, st
         "setting": number.setting,
         "provenance": f"seeds {number.seeds or 'none'}; {origin}; {number.machine}",
         "regenerate": number.regenerate,
-        "LaTeX": rf"\repnum{{{name}}} after: replicate cite {number.id} -o cited.tex",
+        "LaTeX": rf"\repnum{{{name}}} -> {latex_value(number)}",
     }
     return {label: text for label, text in found.items() if text}
 
@@ -244,6 +246,14 @@ def _parts(number: Number) -> tuple[str, list[str]]:
     return value, found
 
 
+def _latex_digits(digits: Digits) -> str:
+    return f"${digits.latex}$" if digits.exponent is None else rf"\mbox{{${digits.latex}$}}"
+
+
+def _latex_interval(low: str, high: str) -> str:
+    return rf"\mbox{{[{low}, {high}]}}"
+
+
 def _subject(number: Number) -> str:
     subject = number.model or number.setting or f"Replication of {number.paper}"
     conditions = re.search(r"\[(.*)\]", number.name)
@@ -252,9 +262,8 @@ def _subject(number: Number) -> str:
 
 
 def _measured(number: Number) -> str:
-    """The definition, and for a comparison what is compared."""
-    compared = re.search(r"[^;]+ (minus|over) [^;]+$", number.selection)
-    return f"{number.definition} ({compared[0].strip()})" if compared else number.definition
+    """The definition, and the rows that it is measured on."""
+    return f"{number.definition} ({number.selection})" if number.selection else number.definition
 
 
 def _pinned(number: Number) -> dict[str, str]:

@@ -41,7 +41,10 @@ def test_formats(cite: Run) -> None:
     first, second = json.loads(printed)
     assert first["value"] == -0.0490123 and first["macro"] == r"\repnum{pq-rival}" and second["low"] is None
     code, printed = cite("pq-rival", "--format", "latex")
-    assert r"\mbox{$-0.049$} (solve rate; 95\,\% CI \mbox{[" in printed and r"~\cite{grpo-replications,p-q}." in printed
+    assert (
+        r"$-0.049$ (solve rate; 95\,\% CI \mbox{[$-0.077$, $-0.019$]}" in printed
+        and r"~\cite{grpo-replications,p-q}." in printed
+    )
     code, printed = cite("sg-x", "--format", "bibtex")
     assert code == 0 and "@misc{grpo-sg," in printed and "commit 0123456789ab" in printed and "lambda" not in printed
 

@@ -86,8 +86,8 @@ def test_an_unknown_name_is_told_what_is_near(asked: str, said: str) -> None:
 
 def test_the_sentence_has_value_unit_interval_n_and_what_was_compared() -> None:
     assert sentence(LEAD) == (
-        "A small transformer on addition: solve rate λ ≤ 1, the first method minus the second (method=new minus "
-        "method=old): -0.049 (solve rate; 95 % CI -0.077 to -0.019; n = 20 seeds)."
+        "A small transformer on addition: solve rate λ ≤ 1, the first method minus the second (step=last; "
+        "method=new minus method=old): -0.049 (solve rate; 95 % CI -0.077 to -0.019; n = 20 seeds)."
     )
     assert "(lr=0.5, method=a_b): " in sentence(CELL)
     assert "215,608 (problems; n = 1 seed)" in sentence(MANY) and "-3.908e-14 (solve rate)" in sentence(TINY)
