@@ -100,8 +100,8 @@ def shown(value: float, decimals: int | None = None, signed: bool = False) -> st
         text = text.rstrip("0").rstrip(".") if "." in text else text
     else:
         text = f"{value:,.{decimals}f}"
-    if text.startswith("-") and float(text.replace(",", "")) == 0:
-        text = text[1:]
+    if not float(text.replace(",", "")):
+        return text.removeprefix("-")
     sign = "+" if signed and value > 0 else ""
     return sign + text.replace("-", "−")
 

@@ -42,7 +42,8 @@ LEGEND = (
 )
 KEY = (
     "In brackets are 95 % intervals; n counts seeds. *Small transformer*: two layers, trained here on sums or on the "
-    "paper's tree. *SmolLM2*: SmolLM2-135M-Instruct, on sums."
+    "paper's tree. *SmolLM2*: SmolLM2-135M-Instruct, on sums. "
+    "p is a prompt's solve rate, G the group size."
 )
 
 
