@@ -150,7 +150,9 @@ def _shown(mark: Mark, cells: list[CellLine]) -> str:
     if len({shown(value) for value in plain}) == 1:
         return shown(plain[0], None, signed) + percent
     largest = max(abs(value) for value in values)
-    decimals = _decimals(largest) if largest >= SMALL else None
+    decimals = None
+    if largest >= SMALL:
+        decimals = max(_decimals(largest), _decimals(values[-1] - values[0], 1))
     ends = dict.fromkeys(shown(value, decimals, signed) for value in (values[0], values[-1]))
     return " to ".join(ends) + percent
 
@@ -165,5 +167,5 @@ def _magnitude(value: float) -> int:
     return math.floor(math.log10(abs(value))) if value else 0
 
 
-def _decimals(width: float) -> int:
-    return min(6, max(0, DIGITS - 1 - _magnitude(width)))
+def _decimals(width: float, digits: int = DIGITS) -> int:
+    return min(6, max(0, digits - 1 - _magnitude(width)))
