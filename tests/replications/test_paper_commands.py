@@ -87,7 +87,7 @@ def test_every_command_of_the_guide_runs(copy: Path) -> None:
     assert "[my-paper page]: replications/my_paper/README.md" in front
     assert "own-idea" not in front and "Own idea" not in front  # it lies elsewhere
     page = (copy / "replications" / "my_paper" / "README.md").read_text(encoding="utf-8")
-    assert "Larger groups are less often silent." in page and "`my-paper/drawn-share`" in page
+    assert "Larger groups are less often silent." in page and "`PROFILE=quick ONLY=silent-groups`" in page
 
 
 @pytest.mark.slow
