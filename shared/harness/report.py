@@ -11,16 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.harness.calibration_table import calibration_blocks
-from grpo_replications.shared.harness.claim_tables import (
-    claims_blocks,
-    claims_overview,
-    claims_table,
-    counts_line,
-    headlines,
-)
-from grpo_replications.shared.harness.claims import PAPER
+from grpo_replications.shared.harness.claim_tables import claims_blocks
 from grpo_replications.shared.harness.jobs import write_atomic
 from grpo_replications.shared.harness.number_ids import add_ids, known_ids
 from grpo_replications.shared.harness.number_latex import numbers_tex
@@ -34,16 +26,9 @@ from grpo_replications.shared.harness.outcomes import (
 )
 from grpo_replications.shared.harness.papers import Paper, check_apart
 from grpo_replications.shared.harness.progress import duration
+from grpo_replications.shared.harness.readmes import update_readmes
 from grpo_replications.shared.harness.references import references_bib
-from grpo_replications.shared.harness.rendering import (
-    Block,
-    Heading,
-    Image,
-    Paragraph,
-    markdown_table,
-    to_html,
-    to_markdown,
-)
+from grpo_replications.shared.harness.rendering import Block, Heading, Image, Paragraph, to_html, to_markdown
 from grpo_replications.shared.harness.runs import read_record
 from grpo_replications.shared.harness.verdicts import NOT_RUN
 
@@ -95,7 +80,9 @@ def build_report(papers: Sequence[Paper], results: Path, root: Path | None = Non
     if root is not None:
         write_atomic(results / "references.bib", references_bib(root / "CITATION.cff", papers))
         add_ids([paper for paper in papers if paper.directory.is_relative_to(root)])
-        _update_readmes(papers, found, root)
+        committed = {slug: [one for one in own if one.profile != SMOKE] for slug, own in found.items()}
+        best = {paper.slug: best_outcomes(paper, committed[paper.slug]) for paper in papers}
+        update_readmes(papers, best, results, root)
     return results / "REPORT.md"
 
 
@@ -108,54 +95,6 @@ def collect(paper: Paper, results: Path) -> list[ProfileResults]:
             lines = read_verdicts(paper, profile, directory)
             found.append(ProfileResults(paper, profile, directory, read_record(directory), lines))
     return found
-
-
-def update_marked_block(path: Path, name: str, text: str) -> bool:
-    """Replace what stands between `<!-- generated:NAME -->` and `<!-- /generated:NAME -->` in `path`.
-
-    False where the file or both marks are absent; one mark without the other is an error.
-    """
-    if not path.exists():
-        return False
-    content = path.read_text(encoding="utf-8")
-    opening, closing = f"<!-- generated:{name} -->", f"<!-- /generated:{name} -->"
-    start, end = content.find(opening), content.find(closing)
-    if start < 0 and end < 0:
-        return False
-    if start < 0 or end < start:
-        raise ReplicationError(f"{path} has only one of the marks {opening} and {closing}, or has them in wrong order.")
-    updated = f"{content[: start + len(opening)]}\n\n{text.strip()}\n\n{content[end:]}"
-    if updated != content:
-        write_atomic(path, updated)
-    return True
-
-
-def findings(papers: Sequence[Paper], found: dict[str, list[ProfileResults]]) -> str:
-    """The part of the root README.md: for every paper its claims, one row each, and the counts."""
-    parts = []
-    for paper in papers:
-        outcomes = best_outcomes(paper, found[paper.slug])
-        table = claims_table(outcomes, PAPER)
-        if table is not None:
-            title = f"**{paper.facts.title}**" + (f" (arXiv:{paper.facts.arxiv})" if paper.facts.arxiv else "")
-            page = f"replications/{paper.name}/README.md"
-            counted = f"{counts_line(outcomes)} [All checks]({page}#checks)."
-            parts += [f"{title}, `{paper.slug}`", markdown_table(table), counted]
-    return "\n\n".join(parts) or "No results yet."
-
-
-def papers_table(papers: Sequence[Paper], root: Path) -> str:
-    """The table of papers of the root README.md: source, command and page of each, all of them below `root`."""
-    lines = ["| paper | command | page |", "|---|---|---|"]
-    for paper in papers:
-        facts = paper.facts
-        page = (paper.directory / "README.md").relative_to(root).as_posix()
-        authors = f"{facts.authors}, " if facts.authors else ""
-        url = facts.url or (f"https://arxiv.org/abs/{facts.arxiv}" if facts.arxiv else "")
-        link = f" ([{f'arXiv:{facts.arxiv}' if facts.arxiv else 'source'}]({url}))" if url else ""
-        title = f"{authors}*{facts.title}*{link}"
-        lines.append(f"| {title} | `make replicate-{facts.slug}` | [{facts.slug}]({page}) |")
-    return "\n".join(lines)
 
 
 def _shown(found: list[ProfileResults]) -> list[ProfileResults]:
@@ -238,21 +177,3 @@ def best_outcomes(paper: Paper, found: list[ProfileResults]) -> list[ClaimOutcom
         choices = [one.lines[position] for one in ranked]
         best.append(next((choice for choice in choices if choice.verdict != NOT_RUN), choices[0]))
     return claim_outcomes(paper, best)
-
-
-def _update_readmes(papers: Sequence[Paper], found: dict[str, list[ProfileResults]], root: Path) -> None:
-    inside = [paper for paper in papers if paper.directory.is_relative_to(root)]
-    update_marked_block(root / "README.md", "papers", papers_table(inside, root))
-    committed = {slug: [one for one in own if one.profile != SMOKE] for slug, own in found.items()}
-    if any(committed[paper.slug] for paper in inside):
-        update_marked_block(root / "README.md", "findings", findings(inside, committed))
-    for paper in papers:
-        outcomes = best_outcomes(paper, committed[paper.slug])
-        if outcomes:
-            texts = {
-                "headlines": headlines(outcomes),
-                "claims": to_markdown(claims_overview(outcomes)),
-                "findings": to_markdown(claims_blocks(outcomes, 3)),  # claims and every check
-            }
-            for name, text in texts.items():
-                update_marked_block(paper.directory / "README.md", f"{name}-{paper.slug}", text)

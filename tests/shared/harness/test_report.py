@@ -24,6 +24,7 @@ from grpo_replications.shared.harness.outcomes import (
 )
 from grpo_replications.shared.harness.papers import Paper
 from grpo_replications.shared.harness.plots import paper_mark, save, style
+from grpo_replications.shared.harness.readmes import update_marked_block
 from grpo_replications.shared.harness.rendering import (
     Details,
     Image,
@@ -33,7 +34,7 @@ from grpo_replications.shared.harness.rendering import (
     to_html,
     to_markdown,
 )
-from grpo_replications.shared.harness.report import build_report, provenance_line, update_marked_block
+from grpo_replications.shared.harness.report import build_report, provenance_line
 
 
 def measure(toy: Path, results: Path, profile: str = "quick", shift: float = 1.0) -> Path:
@@ -160,16 +161,13 @@ def test_readmes_are_filled_between_the_marks_from_the_most_complete_profile(toy
     build_report([Paper.load(toy)], results, root)
     text = (root / "README.md").read_text()
     assert text.startswith("above\n<!--") and text.endswith("-->\nbelow\n") and "stale" not in text
-    assert (
-        "New beats old." in text
-        and "**reproduced under conditions**" in text
-        and "**not run** (a model of 1 T parameters): needs a day" in text
-    )
-    assert "toy-paper/identity" not in text  # claims alone on the front page, checks on the paper's own
-    assert "toy-paper/identity" in (toy / "README.md").read_text()
+    assert "New beats old." in text and "**reproduced under conditions**" in text and "1.0 against 0.0" in text
+    page = (toy / "README.md").read_text()
+    assert "**not run**: needs a day" in page and "a model of 1 T parameters: 1 check, none run" in page
+    assert "toy-paper/identity" not in text + page  # claims alone; single checks are in the report
     measure(toy, results, "full")
     build_report([Paper.load(toy)], results, root)
-    assert "needs a day" not in (root / "README.md").read_text()
+    assert "needs a day" not in (toy / "README.md").read_text()
 
 
 def test_a_page_s_first_lines_answer_questions_with_the_numbers_of_checks(toy: Path, results: Path) -> None:
