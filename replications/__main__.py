@@ -14,14 +14,22 @@ from pathlib import Path
 
 from rich.console import Console
 
-from grpo_replications.replications import paper_commands, tools
+from grpo_replications.replications import compare, paper_commands, tools
+from grpo_replications.replications.places import (
+    COMMITTED,
+    OWN,
+    ROOT,
+    add_results_option,
+    committed_results,
+    results_to_read,
+    run_target,
+)
+from grpo_replications.replications.run_summary import RunSummary, print_run_summary, shown
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.harness.claims import OURS, PAPER
 from grpo_replications.shared.harness.papers import Paper, discover
 
-ROOT = Path(__file__).resolve().parents[1]
 PAPERS = Path(__file__).resolve().parent
-RESULTS_VARIABLE = "REPLICATE_RESULTS"
 DEFAULT_PROFILE = "quick"
 BENCH_MODULES = ("grpo_replications.shared.harness.bench", "grpo_replications.synthetic.bench")
 EXAMPLES = """
@@ -29,6 +37,7 @@ examples:
   replicate list
   replicate run lambda-grpo                                  every experiment of the quick profile
   replicate run lambda-grpo --profile full --only table1     some experiments of another profile
+  replicate compare                                          the committed results against your own runs
   replicate report                                           the report again, from what is on disk
   replicate new-paper my-paper                               a new paper, as an example to change
   replicate check my-paper                                   what is wrong with it, before anything runs
@@ -36,7 +45,8 @@ examples:
   replicate diagnose outputs/my-run                          silent groups and drifts in a run of your own
 
 A run that was interrupted, or even killed, is finished by the same command; finished jobs are not repeated.
-Results go to results/, or to the directory that REPLICATE_RESULTS names.
+Your own runs go to results-mine/; --results DIR or REPLICATE_RESULTS names another directory. Only --update-committed
+changes results/, the committed results.
 """
 
 
@@ -68,11 +78,6 @@ def _command(arguments: list[str], papers: Path) -> int:
     except KeyboardInterrupt:
         console.print("\nInterrupted; finished jobs are kept. Run the same command to resume.")
         return 130
-
-
-def results_directory() -> Path:
-    """Where results are written: `REPLICATE_RESULTS`, or `results` in the checkout."""
-    return Path(os.environ.get(RESULTS_VARIABLE) or ROOT / "results").resolve()
 
 
 def find_paper(name: str, papers: Path) -> Paper:
@@ -110,6 +115,12 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--workers", type=int, metavar="N", help="processes side by side; does not change any result")
     run.add_argument("--fresh", action="store_true", help="forget finished jobs of these experiments and start again")
     run.add_argument("--executor", default="local", metavar="local|ray", help="where the jobs run (default: local)")
+    add_results_option(run, f"{OWN}/")
+    run.add_argument("--update-committed", action="store_true", help=f"write to {COMMITTED}/ and the read-me files")
+    amount = run.add_mutually_exclusive_group()
+    amount.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    amount.add_argument("--verbose", action="store_true", help="also print the answer to every claim")
+    amount.add_argument("--json", action="store_true", help="print the summary as JSON; progress goes to stderr")
     for name, action, text in (
         ("verdicts", _verdicts, "judge the claims again from the measurements on disk"),
         ("figures", _figures, "draw the figures again from the measurements on disk"),
@@ -118,12 +129,15 @@ def _parser() -> argparse.ArgumentParser:
         again = command(name, action, text)
         again.add_argument("paper", metavar="PAPER", nargs="?", help="one paper (default: all)")
         again.add_argument("--profile", help="one profile (default: all that have results)")
+        add_results_option(again, f"{COMMITTED}/ of a checkout")
+    compare.add_command(commands)
     model = command("model", _model, "fetch and prepare a language model, once")
     model.add_argument("name", metavar="NAME", nargs="?", default="embedded", help="which one (default: %(default)s)")
     command("bench", _bench, "measure the speed targets on this machine")
-    paper_commands.add_commands(commands, results_directory)
+    paper_commands.add_commands(commands, results_to_read)
     calibration = command("calibrate", _calibrate, "measure how often the rules of judging are wrong, then the report")
     calibration.add_argument("--samples", type=int, default=2000, metavar="N", help="studies (default: %(default)s)")
+    add_results_option(calibration, f"{COMMITTED}/ of a checkout")
     tools.add_commands(commands)
     return parser
 
@@ -151,30 +165,57 @@ def _run(options: argparse.Namespace, console: Console) -> int:
 
     paper = find_paper(options.paper, options.papers)
     discover(options.papers)  # a mistake in another paper would stop the report: say so before the run, not after it
-    results = results_directory()
+    results = run_target(options)
+    if options.quiet or options.json:
+        console = Console(stderr=True, quiet=options.quiet)
+    committed = committed_results()
     chosen = Options(
-        options.only, options.seeds, options.workers, options.fresh, options.executor, command=options.command
+        options.only,
+        options.seeds,
+        options.workers,
+        options.fresh,
+        options.executor,
+        command=options.command,
+        timed_by=committed / paper.name / options.profile if committed else None,
     )
     result = run_profile(paper, options.profile, results, ROOT, console, chosen)
     _judge(paper, options.profile, results)
     drawn = _draw(paper, options.profile, results, console)
     report = _write_report(paper, options.papers, results)
-    _print_claims(paper, options.profile, results, console)
-    console.print(
-        f"Report: {_shown(report)}; this profile: {_shown(result.directory)}", soft_wrap=True, highlight=False
-    )
+    _summarize(options, console, paper, results, report, len(result.failures))
     if result.failures:
-        console.print(
+        Console(stderr=options.quiet or options.json).print(
             f"[red]{len(result.failures)} job(s) failed[/red]; the errors are in "
-            f"{_shown(result.directory / 'jobs')}/*.error.txt. Finished jobs are kept: run the same command to resume.",
+            f"{shown(result.directory / 'jobs')}/*.error.txt. Finished jobs are kept: run the same command to resume.",
             soft_wrap=True,
             highlight=False,
         )
     return 1 if result.failures or not drawn else 0
 
 
+def _summarize(
+    options: argparse.Namespace, console: Console, paper: Paper, results: Path, report: Path, failures: int
+) -> None:
+    """Print how the run came out, as text or JSON."""
+    from grpo_replications.shared.harness.claim_tables import counts
+    from grpo_replications.shared.harness.outcomes import claim_outcomes, read_verdicts
+
+    if options.quiet:
+        return
+    profile = options.profile
+    counted = counts(claim_outcomes(paper, read_verdicts(paper, profile, results / paper.name / profile)))
+    against = compare.against_committed(paper.name, profile, results)
+    summary = RunSummary(paper, profile, results, report, counted, against, failures)
+    if options.json:
+        print(tools.to_json(summary.as_json()))
+        return
+    if options.verbose:
+        _print_claims(paper, profile, results, console)
+    print_run_summary(console, summary)
+
+
 def _verdicts(options: argparse.Namespace, console: Console) -> int:
-    results = results_directory()
+    results = results_to_read(options)
     for paper, profile in _on_disk(options, results):
         _judge(paper, profile, results)
         console.print(f"[bold]{paper.slug}, profile {profile}[/bold]")
@@ -183,14 +224,14 @@ def _verdicts(options: argparse.Namespace, console: Console) -> int:
 
 
 def _figures(options: argparse.Namespace, console: Console) -> int:
-    results = results_directory()
+    results = results_to_read(options)
     return 0 if all([_draw(paper, name, results, console) for paper, name in _on_disk(options, results)]) else 1
 
 
 def _report(options: argparse.Namespace, console: Console) -> int:
-    results = results_directory()
+    results = results_to_read(options)
     paper = find_paper(options.paper, options.papers) if options.paper else None
-    console.print(f"Report: {_shown(_write_report(paper, options.papers, results))}", soft_wrap=True, highlight=False)
+    console.print(f"Report: {shown(_write_report(paper, options.papers, results))}", soft_wrap=True, highlight=False)
     return 0
 
 
@@ -235,9 +276,10 @@ def _on_disk(options: argparse.Namespace, results: Path) -> list[tuple[Paper, st
 def _calibrate(options: argparse.Namespace, console: Console) -> int:
     from grpo_replications.shared.harness.calibration_table import write_calibration
 
-    path = write_calibration(results_directory(), options.samples)
-    report = _write_report(None, options.papers, results_directory())
-    console.print(f"Calibration: {_shown(path)}; report: {_shown(report)}", soft_wrap=True, highlight=False)
+    results = results_to_read(options)
+    path = write_calibration(results, options.samples)
+    report = _write_report(None, options.papers, results)
+    console.print(f"Calibration: {shown(path)}; report: {shown(report)}", soft_wrap=True, highlight=False)
     return 0
 
 
@@ -272,16 +314,13 @@ def _write_report(paper: Paper | None, papers: Path, results: Path) -> Path:
     known = discover(papers)
     if paper is not None and paper.directory not in [one.directory for one in known]:
         known.append(paper)
-    return build_report(known, results, ROOT if results == (ROOT / "results").resolve() else None)
+    if results == committed_results():
+        return build_report(known, results, ROOT)
+    return build_report([one for one in known if (results / one.name).is_dir()], results)
 
 
 def _titled(paper: Paper) -> str:
     return paper.facts.title + (f", arXiv:{paper.facts.arxiv}" if paper.facts.arxiv else "")
-
-
-def _shown(path: Path) -> str:
-    """A path as short as it can be from where the user stands."""
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def _escaped(text: str) -> str:

@@ -58,6 +58,7 @@ class Options:
     fresh: bool = False
     executor: str = "local"
     command: str = ""  # as typed, for the record
+    timed_by: Path | None = None  # results of the same profile elsewhere, whose record says how long it takes
 
 
 @dataclass
@@ -144,7 +145,7 @@ def _execute(
 ) -> list[tuple[Job, str]]:
     failures = []
     jobs_directory = directory / "jobs"
-    forecast = Forecast(_expected_seconds(profile, jobs, pending, directory))
+    forecast = Forecast(_expected_seconds(profile, jobs, pending, directory, options.timed_by))
     try:
         with RunProgress(console, forecast) as progress:
             for name, to_do in pending.items():
@@ -320,10 +321,15 @@ def _read(directory: Path, job: Job) -> dict[str, Any] | None:
 
 
 def _expected_seconds(
-    profile: Profile, jobs: dict[str, list[Job]], pending: dict[str, list[Job]], directory: Path
+    profile: Profile, jobs: dict[str, list[Job]], pending: dict[str, list[Job]], *directories: Path | None
 ) -> dict[str, float]:
-    """Seconds that the missing jobs of each experiment took last time, or an even share of the budget."""
-    record = read_record(directory).get("experiments", {})
+    """Seconds that the missing jobs of each experiment took last time, or an even share of the budget.
+
+    The first of `directories` whose record knows an experiment says how long it took.
+    """
+    record: dict[str, Any] = {}
+    for directory in directories:
+        record = {**(read_record(directory).get("experiments", {}) if directory else {}), **record}
     share = 60 * (profile.budget_minutes or 10) / len(jobs)
     expected = {}
     for name, list_ in jobs.items():
