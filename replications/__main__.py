@@ -199,13 +199,15 @@ def _summarize(
     """Print how the run came out, as text or JSON."""
     from grpo_replications.shared.harness.claim_tables import counts
     from grpo_replications.shared.harness.outcomes import claim_outcomes, read_verdicts
+    from grpo_replications.shared.harness.verdicts import NOT_RUN
 
     if options.quiet:
         return
     profile = options.profile
-    counted = counts(claim_outcomes(paper, read_verdicts(paper, profile, results / paper.name / profile)))
+    lines = read_verdicts(paper, profile, results / paper.name / profile)
+    counted, judged = counts(claim_outcomes(paper, lines)), sum(line.verdict != NOT_RUN for line in lines)
     against = compare.against_committed(paper.name, profile, results)
-    summary = RunSummary(paper, profile, results, report, counted, against, failures)
+    summary = RunSummary(paper, profile, results, report, counted, judged, against, failures)
     if options.json:
         print(tools.to_json(summary.as_json()))
         return

@@ -11,13 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from grpo_replications.replications.places import (
-    COMMITTED,
-    ROOT,
-    committed_results,
-    is_checkout,
-    own_results,
-)
+from grpo_replications.replications import places
+from grpo_replications.replications.places import COMMITTED, committed_results, own_results
 from grpo_replications.replications.tools import to_json
 from grpo_replications.shared.errors import ReplicationError
 
@@ -108,7 +103,7 @@ def against_committed(paper: str, profile: str, results: Path) -> Comparison | N
     from grpo_replications.shared.harness.compare import compare
 
     committed = _committed()
-    if committed is None or (paper, profile) not in committed.profiles():
+    if committed is None or committed.place == results or (paper, profile) not in committed.profiles():
         return None
     name = MINE if results == own_results() else str(results)
     with tempfile.TemporaryDirectory(prefix="replicate-") as scratch:
@@ -251,7 +246,7 @@ def _resolve(name: str, options: argparse.Namespace) -> Side:
     place = committed_results() or own_results()
     if any(place.glob(f"*/{name}/verdicts.csv")):
         return Side(place.name, place, profile=name)
-    commit = CommittedResults.of(ROOT, name) if is_checkout() else None
+    commit = CommittedResults.of(places.ROOT, name) if places.is_checkout() else None
     if commit is None:
         raise ReplicationError(
             f"'{name}' is neither {HEAD}, {MINE} or {PAPER}, nor a directory, a profile with results, or a commit."
@@ -275,10 +270,10 @@ def _committed() -> Side | None:
     place = committed_results()
     if place is None:
         return None
-    commit = CommittedResults.of(ROOT, "HEAD")
+    commit = CommittedResults.of(places.ROOT, "HEAD")
     if commit is not None:
         return Side(HEAD, commit)
-    return Side(HEAD, place) if place.is_dir() else None
+    return Side(HEAD, place) if place.is_dir() and not (places.ROOT / ".git").exists() else None
 
 
 def _pairs(a: Side, b: Side, options: argparse.Namespace) -> list[tuple[tuple[str, str], tuple[str, str]]]:

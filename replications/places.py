@@ -17,9 +17,9 @@ VARIABLE = "REPLICATE_RESULTS"
 COMMITTED, OWN = "results", "results-mine"
 
 
-def is_checkout(root: Path = ROOT) -> bool:
+def is_checkout() -> bool:
     """Whether the suite runs from its source, not from an installed copy."""
-    return (root / "pyproject.toml").is_file() and (root / "replications").is_dir()
+    return (ROOT / "pyproject.toml").is_file() and (ROOT / "replications").is_dir()
 
 
 def committed_results() -> Path | None:

@@ -15,18 +15,22 @@ if TYPE_CHECKING:
     from grpo_replications.shared.harness.compare import Comparison
     from grpo_replications.shared.harness.papers import Paper
 
-LISTED = 3  # changed verdicts that are named; the others are counted
+LISTED = 3  # changed verdicts and missing experiments that are named; more of them are counted
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A finished run in about ten lines; `counted`: (what, how its answers come out)."""
+    """A finished run in about ten lines.
+
+    `counted`: (what, how its answers come out); `judged`: number of checks with a verdict.
+    """
 
     paper: Paper
     profile: str
     results: Path
     report: Path
     counted: Sequence[tuple[str, str]]
+    judged: int
     against: Comparison | None
     failures: int
 
@@ -42,8 +46,11 @@ class RunSummary:
         if self.against is None:
             return "there are no committed results of this profile"
         words = verdict_in_one_line(self.against)
-        if self.against.only_a:
-            words += f"; not run here: {', '.join(self.against.only_a)}"
+        missing = self.against.only_a
+        if missing:
+            words += (
+                f"; not run here: {', '.join(missing) if len(missing) <= LISTED else f'{len(missing)} experiments'}"
+            )
         return words.replace("identical:", "identical to the committed results:", 1)
 
     def next_command(self) -> str:
@@ -51,6 +58,8 @@ class RunSummary:
         arguments = f"{self.paper.slug} --profile {self.profile}"
         if self.failures:
             return f"replicate run {arguments}{self._results_option()}"
+        if not self.judged:
+            return f"replicate run {self.paper.slug}"
         if self.against is not None and self.results != committed_results():
             return f"replicate compare committed {self._side()} --paper {arguments}"
         return f"replicate compare paper {self._side()} --paper {arguments}"

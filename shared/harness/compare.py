@@ -19,6 +19,7 @@ from grpo_replications.shared.harness.outcomes import number
 from grpo_replications.shared.harness.snapshots import JudgedCheck, Number, Snapshot
 
 NORMAL_95 = 1.959964  # half of a 95 % interval in standard errors
+SLIGHT = 1e-3  # of a combined standard error, or of the value where there is no interval
 KEYS = [name for name in CSV_COLUMNS if name != "value"]
 
 
@@ -49,9 +50,18 @@ class NumberPair:
     @property
     def size(self) -> tuple[float, float]:
         """For sorting by how far it moved: standard errors where there are any, then the share of its own size."""
+        return (0.0 if math.isnan(self.standard_errors) else abs(self.standard_errors), self.relative)
+
+    @property
+    def relative(self) -> float:
+        """The difference as a share of the larger value."""
         largest = max(abs(self.a.value), abs(self.b.value), 1e-300)
-        relative = abs(self.b.value - self.a.value) / largest
-        return (0.0 if math.isnan(self.standard_errors) else abs(self.standard_errors), _or_zero(relative))
+        return _or_zero(abs(self.b.value - self.a.value) / largest)
+
+    @property
+    def slight(self) -> bool:
+        """Whether the values differ by no more than the rounding of another processor might make them."""
+        return (self.relative if math.isnan(self.standard_errors) else abs(self.standard_errors)) < SLIGHT
 
 
 @dataclass(frozen=True)

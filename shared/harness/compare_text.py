@@ -11,7 +11,13 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from grpo_replications.shared.harness.compare import Comparison, NumberPair, VerdictChange, movement
+from grpo_replications.shared.harness.compare import (
+    SLIGHT,
+    Comparison,
+    NumberPair,
+    VerdictChange,
+    movement,
+)
 from grpo_replications.shared.harness.outcomes import number
 from grpo_replications.shared.harness.rendering import Block, Heading, Paragraph, Table
 from grpo_replications.shared.harness.snapshots import Number
@@ -51,6 +57,8 @@ def verdict_in_one_line(comparison: Comparison) -> str:
     parts = [f"{len(moved)} of {counted_text(counted, 'number')} differ"]
     if moved and moved[0].a.value == moved[0].b.value:
         parts[0] += ", in their intervals only"
+    elif moved and all(one.slight for one in moved):
+        parts[0] += f", none by more than {SLIGHT:g} of its standard error or of its value"
     elif moved:
         parts[0] += f", the furthest {movement(moved[0])} ({moved[0].name})"
     parts.append(f"{len(changed)} of {counted_text(judged, 'verdict')} changed")
