@@ -115,6 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--workers", type=int, metavar="N", help="processes side by side; does not change any result")
     run.add_argument("--fresh", action="store_true", help="forget finished jobs of these experiments and start again")
     run.add_argument("--executor", default="local", metavar="local|ray", help="where the jobs run (default: local)")
+    run.add_argument("--track", default="none", metavar="wandb|tensorboard|none", help="curves of running jobs")
     add_results_option(run, f"{OWN}/")
     run.add_argument("--update-committed", action="store_true", help=f"write to {COMMITTED}/ and the read-me files")
     amount = run.add_mutually_exclusive_group()
@@ -176,6 +177,7 @@ def _run(options: argparse.Namespace, console: Console) -> int:
         options.fresh,
         options.executor,
         command=options.command,
+        track=options.track,
         timed_by=committed / paper.name / options.profile if committed else None,
     )
     result = run_profile(paper, options.profile, results, ROOT, console, chosen)
