@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import os
 import shlex
 import signal
@@ -31,6 +32,7 @@ from grpo_replications.shared.harness.papers import Paper, discover
 
 PAPERS = Path(__file__).resolve().parent
 DEFAULT_PROFILE = "quick"
+SUITE = ("gguf", "jinja2", "matplotlib", "pandas", "pyarrow")  # what the extra of that name installs
 BENCH_MODULES = ("grpo_replications.shared.harness.bench", "grpo_replications.synthetic.bench")
 EXAMPLES = """
 examples:
@@ -161,7 +163,17 @@ def _list(options: argparse.Namespace, console: Console) -> int:
     return 0
 
 
+def _check_suite() -> None:
+    """Say what to install where the trainer alone is installed, before a run stumbles over it."""
+    missing = [name for name in SUITE if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ReplicationError(
+            f"{', '.join(missing)} is not installed; for the replications: pip install 'grpo-replications[suite]'"
+        )
+
+
 def _run(options: argparse.Namespace, console: Console) -> int:
+    _check_suite()
     from grpo_replications.shared.harness.runs import Options, run_profile
 
     paper = find_paper(options.paper, options.papers)
@@ -228,6 +240,7 @@ def _verdicts(options: argparse.Namespace, console: Console) -> int:
 
 
 def _figures(options: argparse.Namespace, console: Console) -> int:
+    _check_suite()
     results = results_to_read(options)
     return 0 if all([_draw(paper, name, results, console) for paper, name in _on_disk(options, results)]) else 1
 
@@ -242,6 +255,7 @@ def _report(options: argparse.Namespace, console: Console) -> int:
 def _model(options: argparse.Namespace, console: Console) -> int:
     from grpo_replications.shared.models.catalog import prepare
 
+    _check_suite()
     console.print(f"{options.name} is ready: {prepare(options.name)}", soft_wrap=True, highlight=False)
     return 0
 
