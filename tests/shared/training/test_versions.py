@@ -30,3 +30,5 @@ def test_the_package_asks_for_tested_versions() -> None:
     (trl,) = [one for one in map(Requirement, project["dependencies"]) if one.name == "trl"]
     minors = {f"1.{minor}" for minor in range(40) if f"1.{minor}.1" in trl.specifier}
     assert minors == set(TESTED_TRL)
+    manual = PROJECT.parent / "shared" / "training" / "README.md"
+    assert f"Tested with TRL {' and '.join(TESTED_TRL)}\n" in manual.read_text(encoding="utf-8")
