@@ -22,7 +22,7 @@ from grpo_replications.replications.places import (
     ROOT,
     add_results_option,
     committed_results,
-    results_to_read,
+    results_directory,
     run_target,
 )
 from grpo_replications.replications.run_summary import RunSummary, print_run_summary, shown
@@ -137,7 +137,7 @@ def _parser() -> argparse.ArgumentParser:
     model = command("model", _model, "fetch and prepare a language model, once")
     model.add_argument("name", metavar="NAME", nargs="?", default="embedded", help="which one (default: %(default)s)")
     command("bench", _bench, "measure the speed targets on this machine")
-    paper_commands.add_commands(commands, results_to_read)
+    paper_commands.add_commands(commands, results_directory)
     calibration = command("calibrate", _calibrate, "measure how often the rules of judging are wrong, then the report")
     calibration.add_argument("--samples", type=int, default=2000, metavar="N", help="studies (default: %(default)s)")
     add_results_option(calibration, f"{COMMITTED}/ of a checkout")
@@ -231,7 +231,7 @@ def _summarize(
 
 
 def _verdicts(options: argparse.Namespace, console: Console) -> int:
-    results = results_to_read(options)
+    results = results_directory(options)
     for paper, profile in _on_disk(options, results):
         _judge(paper, profile, results)
         console.print(f"[bold]{paper.slug}, profile {profile}[/bold]")
@@ -241,12 +241,12 @@ def _verdicts(options: argparse.Namespace, console: Console) -> int:
 
 def _figures(options: argparse.Namespace, console: Console) -> int:
     _check_suite()
-    results = results_to_read(options)
+    results = results_directory(options)
     return 0 if all([_draw(paper, name, results, console) for paper, name in _on_disk(options, results)]) else 1
 
 
 def _report(options: argparse.Namespace, console: Console) -> int:
-    results = results_to_read(options)
+    results = results_directory(options)
     paper = find_paper(options.paper, options.papers) if options.paper else None
     console.print(f"Report: {shown(_write_report(paper, options.papers, results))}", soft_wrap=True, highlight=False)
     return 0
@@ -294,7 +294,7 @@ def _on_disk(options: argparse.Namespace, results: Path) -> list[tuple[Paper, st
 def _calibrate(options: argparse.Namespace, console: Console) -> int:
     from grpo_replications.shared.harness.calibration_table import write_calibration
 
-    results = results_to_read(options)
+    results = results_directory(options)
     path = write_calibration(results, options.samples)
     report = _write_report(None, options.papers, results)
     console.print(f"Calibration: {shown(path)}; report: {shown(report)}", soft_wrap=True, highlight=False)

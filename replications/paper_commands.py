@@ -22,8 +22,8 @@ ENDING = ".template"
 NAME = r"[a-z][a-z0-9]*(-[a-z0-9]+)*"
 
 
-def add_commands(commands: Any, results_to_read: Any) -> None:
-    """Add both commands to the sub-parsers `commands` of a parser; `results_to_read(options)`: where results lie."""
+def add_commands(commands: Any, results_directory: Any) -> None:
+    """Add both commands to the sub-parsers `commands` of a parser; `results_directory()` is where results lie."""
     text = "lay out a new paper: an example with claims, profiles, an experiment and a figure that runs as it is"
     new = commands.add_parser("new-paper", help=text, description=text[0].upper() + text[1:] + ".")
     new.add_argument("name", metavar="NAME", help="lower-case words joined by hyphens, as in lambda-grpo")
@@ -33,7 +33,7 @@ def add_commands(commands: Any, results_to_read: Any) -> None:
     text = "say what is wrong with a paper, before anything runs"
     check = commands.add_parser("check", help=text, description=text[0].upper() + text[1:] + ".")
     check.add_argument("paper", metavar="PAPER", nargs="?", help="a paper's name or directory (default: all)")
-    check.set_defaults(action=lambda options, console: _check(options, console, results_to_read(options)))
+    check.set_defaults(action=lambda options, console: _check(options, console, results_directory()))
 
 
 def new_paper(name: str, parent: Path, title: str | None = None) -> Path:

@@ -49,11 +49,11 @@ def run_target(options: argparse.Namespace) -> Path:
     return _chosen(options) or own_results()
 
 
-def results_to_read(options: argparse.Namespace) -> Path:
-    """What is judged, drawn and reported again: as named, else the committed results, or one's own where installed."""
+def results_directory(options: argparse.Namespace | None = None) -> Path:
+    """What is judged, drawn, reported and cited: as named, else the committed results, or one's own where installed."""
     return _chosen(options) or committed_results() or own_results()
 
 
-def _chosen(options: argparse.Namespace) -> Path | None:
+def _chosen(options: argparse.Namespace | None) -> Path | None:
     named = getattr(options, "results", None) or os.environ.get(VARIABLE)
     return Path(named).resolve() if named else None
