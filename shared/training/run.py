@@ -17,6 +17,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
 from trl import GRPOConfig
 
+from grpo_replications.shared import tracking
 from grpo_replications.shared.models import catalog
 from grpo_replications.shared.training.settings import MethodSettings, TrainingSettings
 from grpo_replications.shared.training.token_weights import Weighting, token_weighting
@@ -141,6 +142,9 @@ def run_training(
     callbacks: list[TrainerCallback] = [_Observer(run, observe, observe_every)] if observe and observe_every else []
     if progress is not None:
         callbacks.append(_Progress(progress, settings.steps))
+    tracked = tracking.current()
+    if tracked is not None:
+        callbacks.append(_Tracked(tracked))
     extra = {}
     if issubclass(trainer_class, TokenWeightedGRPOTrainer):
         extra = {"max_redraws": settings.max_redraws, "redraw": settings.redraw}
@@ -214,6 +218,17 @@ class _Progress(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.progress(state.global_step / self.steps)
+
+
+class _Tracked(TrainerCallback):
+    """Logs each step to the tracked run of this job, every training run of it under a name of its own."""
+
+    def __init__(self, run: tracking.TrackedRun) -> None:
+        self.run, self.section = run, run.section("train")
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            self.run.log(self.section, state.global_step, logs or {})
 
 
 class _quiet:

@@ -78,11 +78,12 @@ def test_every_command_of_the_guide_runs(copy: Path) -> None:
         assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
         printed[command] = result.stdout
     assert "no problem found" in printed["replicate check my-paper"]
-    results = copy / "results" / "my_paper"
-    assert (results / "smoke" / "figures" / "silent_groups.png").is_file()
-    with (results / "quick" / "verdicts.csv").open(newline="") as file:
-        assert {row["verdict"] for row in csv.DictReader(file)} == {"reproduced"}
-    assert (copy / "results" / "own_idea" / "smoke" / "record.json").is_file()
+    own, committed = copy / "results-mine", copy / "results"
+    assert (own / "my_paper" / "smoke" / "figures" / "silent_groups.png").is_file()
+    for results in (own, committed):
+        with (results / "my_paper" / "quick" / "verdicts.csv").open(newline="") as file:
+            assert {row["verdict"] for row in csv.DictReader(file)} == {"reproduced"}
+    assert (own / "own_idea" / "smoke" / "record.json").is_file()
     front = (copy / "README.md").read_text(encoding="utf-8")
     assert "[my-paper page]: replications/my_paper/README.md" in front
     assert "own-idea" not in front and "Own idea" not in front  # it lies elsewhere

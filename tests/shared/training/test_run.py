@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from datasets import Dataset
 from trl import GRPOTrainer
 
+from grpo_replications.shared import tracking
 from grpo_replications.shared.models import catalog
 from grpo_replications.shared.models.evaluation import greedy_accuracy
 from grpo_replications.shared.training.group_log import read_group_log
@@ -67,6 +68,15 @@ def measured(run: TrainingRun) -> list[dict[str, float]]:
 
 def weights(run: TrainingRun) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in run.model.parameters()])
+
+
+class Recorder:
+    """A backend of tracking that remembers."""
+
+    logged: ClassVar[list[tuple[str, int, dict[str, float]]]] = []
+
+    def log(self, section: str, step: int, metrics: dict[str, float]) -> None:
+        self.logged.append((section, step, metrics))
 
 
 # --- the configuration ------------------------------------------------------------------------------------------------
@@ -233,7 +243,7 @@ def test_the_policy_is_observed_before_its_steps_and_at_the_end(
     assert not torch.equal(seen[0][2], seen[1][2])
 
 
-def test_looking_does_not_disturb_the_run(tmp_path: Path) -> None:
+def test_looking_and_tracking_do_not_disturb_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokenizer = catalog.load(SMALL["model"])
 
     def accuracy(policy: Any, _: int) -> dict[str, float]:
@@ -243,8 +253,12 @@ def test_looking_does_not_disturb_the_run(tmp_path: Path) -> None:
         return [float(text[:1] == gold) for text, gold in zip(completions, answer)]
 
     alone = train(tmp_path / "alone")
+    run = tracking.TrackedRun(Recorder)
+    monkeypatch.setattr(tracking, "current", lambda: run)
     watched = train(tmp_path / "watched", model=model, tokenizer=tokenizer, observe=accuracy, observe_every=1)
     assert len(watched.observations) == 4
+    logged = [(section, step) for section, step, metrics in Recorder.logged if "reward" in metrics]
+    assert logged == [("train", step) for step in (1, 2, 3)]
     assert measured(alone) == measured(watched) and torch.equal(weights(alone), weights(watched))
 
 
