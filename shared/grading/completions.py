@@ -92,6 +92,22 @@ def last_boxed(text: str) -> str | None:
     return text[slice(*content)] if content else None
 
 
+def first_box(text: str) -> str | None:
+    r"""The first `\boxed{...}` of a text, braces included; None without one or while it is open.
+
+    Every brace counts, escaped ones too: the rule of lambda-GRPO's authors, whose samples end there.
+    """
+    start = text.find("\\boxed{")
+    if start < 0:
+        return None
+    open_braces = 0
+    for position in range(start + len("\\boxed"), len(text)):
+        open_braces += {"{": 1, "}": -1}.get(text[position], 0)
+        if open_braces == 0:
+            return text[start : position + 1]
+    return None
+
+
 def boxed_answer(text: str) -> str | None:
     """Content of the last balanced box after the thought; None without a box or with an empty one."""
     content = last_boxed(after_thought(text))
