@@ -53,11 +53,16 @@ def after_thought(text: str) -> str:
 
 def is_well_formed(text: str) -> bool:
     """Whether the text is `<think>...</think>` and then `<answer>...</answer>`, each once, only space around."""
-    tags = list(LAYOUT_TAGS.finditer(text))
-    if [tag.group() for tag in tags] != ["<think>", "</think>", "<answer>", "</answer>"]:
+    if not has_tags_in_order(text):
         return False
+    tags = list(LAYOUT_TAGS.finditer(text))
     outside = text[: tags[0].start()], text[tags[1].end() : tags[2].start()], text[tags[3].end() :]
     return not any(part.strip() for part in outside)
+
+
+def has_tags_in_order(text: str) -> bool:
+    """Whether the four tags of `is_well_formed` stand in their order, each once, whatever stands around them."""
+    return [tag.group() for tag in LAYOUT_TAGS.finditer(text)] == ["<think>", "</think>", "<answer>", "</answer>"]
 
 
 def last_boxed(text: str) -> str | None:

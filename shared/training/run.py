@@ -7,7 +7,8 @@ KL coefficient and estimator, updates per batch, precision, optimizer, gradient 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -196,6 +197,21 @@ def run_training(
     run.model = trainer.model
     run.history = [entry for entry in trainer.state.log_history if "loss" in entry]
     return run
+
+
+def sampling_correction(history: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """What TRL's correction for vLLM's log-probabilities did, over the rollouts of a run; empty where there was none.
+
+    `sampling_ratio_least`, `_mean` and `_largest`: of the ratio that a token's (or completion's) term is multiplied by.
+    """
+    kinds = {"least": ("min", min), "mean": ("mean", statistics.fmean), "largest": ("max", max)}
+    found = {}
+    for name, (theirs, summary) in kinds.items():
+        key = f"sampling/importance_sampling_ratio/{theirs}"
+        values = [entry[key] for entry in history if key in entry]
+        if values:
+            found[f"sampling_ratio_{name}"] = float(summary(values))
+    return found
 
 
 def method_weighting(settings: MethodSettings) -> Weighting | None:
