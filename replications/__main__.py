@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from grpo_replications.replications import paper_commands, tools
+from grpo_replications.replications import estimate, paper_commands, tools
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.harness.claims import OURS, PAPER
 from grpo_replications.shared.harness.papers import Paper, discover
@@ -29,6 +29,7 @@ examples:
   replicate list
   replicate run lambda-grpo                                  every experiment of the quick profile
   replicate run lambda-grpo --profile full --only table1     some experiments of another profile
+  replicate estimate lambda-grpo --profile paper --gpu h100  what it would cost, before anything starts
   replicate report                                           the report again, from what is on disk
   replicate new-paper my-paper                               a new paper, as an example to change
   replicate check my-paper                                   what is wrong with it, before anything runs
@@ -122,6 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     model.add_argument("name", metavar="NAME", nargs="?", default="embedded", help="which one (default: %(default)s)")
     command("bench", _bench, "measure the speed targets on this machine")
     paper_commands.add_commands(commands, results_directory)
+    estimate.add_command(commands, lambda options: find_paper(options.paper, options.papers), results_directory)
     calibration = command("calibrate", _calibrate, "measure how often the rules of judging are wrong, then the report")
     calibration.add_argument("--samples", type=int, default=2000, metavar="N", help="studies (default: %(default)s)")
     tools.add_commands(commands)
@@ -155,6 +157,7 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     chosen = Options(
         options.only, options.seeds, options.workers, options.fresh, options.executor, command=options.command
     )
+    estimate.before_run(paper, options.profile, results, console, options.only, options.seeds)
     result = run_profile(paper, options.profile, results, ROOT, console, chosen)
     _judge(paper, options.profile, results)
     drawn = _draw(paper, options.profile, results, console)

@@ -210,6 +210,7 @@ class OverheadSettings(Data):
 
     method: Literal["lambda-grpo"] = Field("lambda-grpo", description="fixed")
     lr: float = Field(0.0, ge=0, le=0, description="fixed")
+    save_every: Literal[0] = Field(0, description="fixed: TRL's own trainers resume no run exactly")
 
 
 class Table2Settings(TrainingSettings, BenchmarkSettings):

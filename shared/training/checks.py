@@ -10,7 +10,7 @@ from typing import Any
 
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.training.settings import MethodSettings, TrainingSettings, UpdateSettings
-from grpo_replications.shared.training.token_weights import token_weighting
+from grpo_replications.shared.training.token_weights import passes, token_weighting
 
 CHOICES = {"importance_sampling_level": ("token", "sequence"), "vllm_mode": ("server", "colocate")}
 """Values of options that TRL looks at only in the middle of a step."""
@@ -38,8 +38,6 @@ def check_training(settings: UpdateSettings) -> None:
         except (KeyError, ValueError) as error:
             raise ReplicationError(f"method = {method!r}: {error.args[0]}.") from error
         if settings.save_every:
-            from grpo_replications.shared.training.run import passes
-
             window = passes(MethodSettings.of(settings, method=method))
             if settings.save_every % window:
                 raise ReplicationError(

@@ -25,12 +25,15 @@ from grpo_replications.shared.training.checkpoints import (
     read_observations,
     restore_finished,
 )
-from grpo_replications.shared.training.settings import MethodSettings, TrainingSettings
-from grpo_replications.shared.training.token_weights import Weighting, token_weighting
+from grpo_replications.shared.training.settings import TrainingSettings
+from grpo_replications.shared.training.token_weights import method_weighting, passes
 from grpo_replications.shared.training.trainer import TokenWeightedGRPOTrainer
 
 # The fused AdamW is two to four times faster than the default one on a CPU, where it is bound by memory.
 _OPTIMIZERS = {"adam": "adamw_torch_fused", "sgd": "sgd"}
+
+
+__all__ = ["TrainingRun", "grpo_config", "method_weighting", "passes", "run_training", "sampling_correction"]
 
 
 @dataclass
@@ -118,18 +121,6 @@ def grpo_config(settings: TrainingSettings, seed: int, directory: str | Path) ->
     return GRPOConfig(**{**stated, **settings.trl})
 
 
-def passes(settings: MethodSettings) -> int:
-    """Optimizer steps that a run makes on each rollout: its mini-batches, `num_iterations` times (twice for Lopti).
-
-    `steps` counts optimizer steps, so a comparison at equal samples sets it to rollouts x passes.
-    """
-    weighting = method_weighting(settings)
-    repeats = 2 if weighting is not None and weighting.isolation is not None else settings.num_iterations
-    accumulation = settings.gradient_accumulation_steps
-    micro_batches = settings.trl.get("steps_per_generation", settings.mini_batches * accumulation)
-    return repeats * max(1, micro_batches // accumulation)
-
-
 def run_training(
     settings: TrainingSettings,
     seed: int,
@@ -212,11 +203,6 @@ def sampling_correction(history: Sequence[Mapping[str, float]]) -> dict[str, flo
         if values:
             found[f"sampling_ratio_{name}"] = float(summary(values))
     return found
-
-
-def method_weighting(settings: MethodSettings) -> Weighting | None:
-    """The token weight of the settings' method with its options; None for plain GRPO."""
-    return token_weighting(settings.method, **settings.method_options())
 
 
 def _lora(settings: TrainingSettings) -> Any:
