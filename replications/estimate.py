@@ -20,6 +20,7 @@ from rich.table import Table
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.harness.papers import Paper
 from grpo_replications.shared.harness.profiles import Plan
+from grpo_replications.shared.harness.progress import duration
 from grpo_replications.shared.harness.runs import jobs_of, read_record
 from grpo_replications.shared.planning import training_cost as cost
 from grpo_replications.shared.planning.gpus import GPUS, Gpu, gpu_called, gpu_like
@@ -190,15 +191,15 @@ def show_estimate(
 
 def _show_gpu(cells: list[Cell], gpu: Gpu, assume: cost.Assumptions, console: Console) -> list[str]:
     table = Table(title=f"on {gpu.name} ({gpu.memory / 1e9:.0f} GB)", title_justify="left")
-    for name in ("experiment", "model", "jobs", "GPUs a job", "tokens sampled", "GPU-hours", "hours a job", "peak"):
+    for name in ("experiment", "model", "jobs", "GPUs a job", "tokens sampled", "GPU-hours", "a job", "peak"):
         table.add_column(name, justify="left" if name in ("experiment", "model") else "right")
     table.add_column("largest part")
     hours, disk_kept, disk_running, refused = 0.0, 0.0, 0.0, []
     for (experiment, model), group in _grouped(cells).items():
-        times = [cost.seconds(cell.work, gpu, assume).total / 3600 for cell in group]
+        times = [cost.seconds(cell.work, gpu, assume).total for cell in group]
         memories = [cost.memory(cell.work, gpu, assume) for cell in group]
         largest = max(memories, key=lambda one: (bool(one.problem), one.total))
-        used = sum(t * cell.jobs * cell.work.processes for t, cell in zip(times, group, strict=True))
+        used = sum(t * cell.jobs * cell.work.processes for t, cell in zip(times, group, strict=True)) / 3600
         disks = [cost.disk(cell.work, assume) for cell in group]
         hours += used
         disk_kept += sum(one.kept * cell.jobs for one, cell in zip(disks, group, strict=True))
@@ -209,9 +210,7 @@ def _show_gpu(cells: list[Cell], gpu: Gpu, assume: cost.Assumptions, console: Co
             model,
             str(sum(cell.jobs for cell in group)),
             str(max(cell.work.processes for cell in group)),
-            _count(
-                sum(cell.jobs * cell.work.sampled * assume.length_share * cell.work.max_tokens for cell in group)
-            ),
+            _count(sum(cell.jobs * cell.work.sampled * assume.length_share * cell.work.max_tokens for cell in group)),
             f"{used:,.0f}" if used >= 10 else f"{used:.1f}",
             _range(times),
             f"{largest.total / 1e9:.0f} GB",
@@ -260,7 +259,8 @@ def _what_fits(work: cost.Workload, gpu: Gpu, assume: cost.Assumptions) -> str:
             " and ".join(texts)
             for texts in itertools.combinations(changes, size)
             if not _problem(
-                cost.memory(replace(work, **{k: v for text in texts for k, v in changes[text].items()}), gpu, assume), gpu
+                cost.memory(replace(work, **{k: v for text in texts for k, v in changes[text].items()}), gpu, assume),
+                gpu,
             )
         ]
         if fitting:
@@ -276,8 +276,9 @@ def _grouped(cells: Iterable[Cell]) -> dict[tuple[str, str], list[Cell]]:
     return groups
 
 
-def _range(values: list[float]) -> str:
-    low, high = (f"{value:.1f}" if value < 10 else f"{value:.0f}" for value in (min(values), max(values)))
+def _range(seconds: list[float]) -> str:
+    """Durations of the jobs of a row, from the shortest to the longest."""
+    low, high = duration(min(seconds)), duration(max(seconds))
     return low if low == high else f"{low} to {high}"
 
 
@@ -319,8 +320,8 @@ def _show_cpu(paper: Paper, profile: str, plans: list[Plan], results: Path, cons
     console.print(table)
     rest = f"; not known: {', '.join(unknown)}" if unknown else ""
     console.print(
-        f"In all {total:.0f} CPU-minutes, {wall:.0f} minutes one experiment after another{rest}. Jobs of another profile "
-        "may have other sizes.",
+        f"In all {total:.0f} CPU-minutes, {wall:.0f} minutes one experiment after another{rest}. Jobs of another "
+        "profile may have other sizes.",
         soft_wrap=True,
         highlight=False,
     )

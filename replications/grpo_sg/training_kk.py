@@ -34,7 +34,7 @@ def training_kk(settings: PuzzleTrainingSettings, seed: int, context: JobContext
 
     Settings beyond those of `training`: `people`, `reward` ("strict" or "shaped"), `warm_steps`, `warm_batch`,
     `warm_lr`, and `validation_size` puzzles for each number of people; `parser`, `layout` and `public` as the task has
-    them; `prompt_ending`, with which the prompt becomes text that ends so. Rows: those of `comparison_rows` for the sets
+    them; `prompt_ending`, with which the prompt is text that ends so. Rows: those of `comparison_rows` for the sets
     "people_<n>"; `kk_accuracy`, the mean over numbers of people at the end, all by strict accuracy; `shared_puzzles`,
     how many puzzles training and validation share up to renaming (0); `left_out_of_train`, how many public training
     puzzles were left out for that reason.
@@ -72,7 +72,7 @@ def _task(settings: PuzzleTrainingSettings, people: list[int], seed: int) -> Tas
 
 
 def begun(puzzles: Dataset, tokenizer: Any, ending: str) -> Dataset:
-    """The same puzzles with their prompts as text that ends in `ending`, the beginning of an answer; as they are for "".
+    """The puzzles with their prompts as text that ends in `ending`, the beginning of an answer; as they are for "".
 
     Raises ReplicationError for a tokenizer that adds tokens to text: the chat template has written them already.
     """

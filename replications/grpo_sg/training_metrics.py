@@ -24,8 +24,8 @@ AUDIT = ("mean", "share_lower", "share_upper", "share_between", "correlation", "
 def run_rows(history: Sequence[dict[str, Any]], planned: int, window: int) -> list[Row]:
     """All rows that a trainer's history gives; `planned` completions should have been sampled.
 
-    Without step: those of `smoothness`, `weights`, `budget` and `sampling_correction`. By step (in rollouts): `grad_norm`, `reward` and
-    `entropy`, each the mean over the `window` rollouts that begin there.
+    Without step: those of `smoothness`, `weights`, `budget` and `sampling_correction`. By step (in rollouts):
+    `grad_norm`, `reward` and `entropy`, each the mean over the `window` rollouts that begin there.
     """
     summary = {**smoothness(history), **weights(history), **budget(history, planned)}
     summary |= sampling_correction(history)

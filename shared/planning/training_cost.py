@@ -2,7 +2,7 @@
 
 All figures rest on `Assumptions`, which are to be shown with them. Memory is counted by what it holds, so that the
 largest part can be named; time is that of sampling (bound by memory bandwidth, or by the launch of kernels) and of the
-training passes (bound by arithmetic, at a share of the GPU's peak). Expect a factor of two in time, and a fifth in memory.
+training passes (bound by arithmetic, at a share of the GPU's peak). Expect a factor of two in time, a fifth in memory.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ class Disk:
 
 
 def disk(work: Workload, assume: Assumptions) -> Disk:
-    """Two checkpoints (weights that are trained, and Adam's two moments) of each run of the job, the best weights, logs."""
+    """Two checkpoints (trained weights and Adam's two moments) of each run of the job, the best weights, and logs."""
     checkpoint = 4.0 * work.trained * (3 if work.adam else 1)
     running = work.runs * 2 * checkpoint if work.saves else 0.0
     running += 4.0 * work.trained if work.keeps_best else 0.0

@@ -83,7 +83,7 @@ def add_observation(folder: Path, step: int, seen: dict[str, float]) -> None:
 
 
 class BestWeights:
-    """The trained weights with the highest score so far, the first of equals, in a file that a resumed run goes on from.
+    """The trained weights with the highest score so far, the first of equals, in a file that a resumed run uses too.
 
     After a kill on a GPU, where a resumed run is not exact, the best may be of steps that were done again otherwise.
     """

@@ -141,8 +141,8 @@ def run_training(
     updates per batch makes half as many rollouts in its `steps`. `model`, `tokenizer`: given, or loaded by the
     settings' name. `observe(model, step)` measures the policy every `observe_every` steps, before the
     step is made and once at the end; it must draw nothing from torch's global generator. The group log is written
-    to `directory/groups.jsonl`. With `save_every` a run that was killed goes on from its last checkpoint in `directory`,
-    by the same call. Raises ReplicationError as the trainer and the model loader do, ValueError as
+    to `directory/groups.jsonl`. With `save_every` a run that was killed goes on from its last checkpoint in
+    `directory`, by the same call. Raises ReplicationError as the trainer and the model loader do, ValueError as
     `grpo_config` does, KeyError for an unknown method.
     """
     weighting = method_weighting(settings)

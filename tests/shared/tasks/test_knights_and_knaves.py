@@ -317,7 +317,7 @@ def test_public_puzzles_are_divided_as_published(tmp_path: Path) -> None:
     (tmp_path / "train" / "people2_num1000.jsonl").write_text("\n".join(map(json.dumps, rows)))
     task = load_task("knights-and-knaves", people=2, public=str(tmp_path), train_size=2000, validation_size=5)
     assert (len(task.train), len(task.validation), task.settings["left_out_of_train"]) == (899, 5, 1)
-    with pytest.raises(ReplicationError, match="people3_num1000.jsonl"):
+    with pytest.raises(ReplicationError, match="people3_num1000"):
         load_task("knights-and-knaves", people=3, public=str(tmp_path))
 
 
@@ -327,7 +327,9 @@ def test_a_prompt_that_ends_in_the_first_tag_and_text_around_the_tags() -> None:
     begun, around = whole.removeprefix("<think>"), "Well. " + whole + "\n"
 
     def paid(layout: str, completion: str, prompt: object = "Who?") -> float:
-        task = load_task("knights-and-knaves", people=2, reward="shaped", layout=layout, train_size=2, validation_size=1)
+        task = load_task(
+            "knights-and-knaves", people=2, reward="shaped", layout=layout, train_size=2, validation_size=1
+        )
         return sum(reward(completions=[completion], prompts=[prompt], **gold)[0] for reward in task.rewards)
 
     assert paid("strict", whole) == paid("loose", whole) == paid("loose", around) == 3.0

@@ -100,7 +100,7 @@ def test_the_best_weights_are_the_first_of_the_highest_score(tmp_path: Path) -> 
 
 
 def test_checkpoints_inside_a_rollout_are_refused_before_the_run() -> None:
-    with pytest.raises(ReplicationError, match="save_every = 25 .* 4 optimizer steps .* multiple of 4"):
+    with pytest.raises(ReplicationError, match=r"save_every = 25 .* 4 optimizer steps .* multiple of 4"):
         TrainingSettings(method="lopti", mini_batches=2, save_every=25).check()
     TrainingSettings(method="lopti", mini_batches=2, save_every=24).check()
 

@@ -92,7 +92,17 @@ ARRIVES = {
     "gradient_checkpointing": (True, "gradient_checkpointing", True),
     "use_vllm": (True, "use_vllm", True),
 }
-ELSEWHERE = {"model", "method", "lora_rank", "lora_alpha", "lora_dropout", "max_redraws", "redraw", "stop_at_box", "trl"}
+ELSEWHERE = {
+    "model",
+    "method",
+    "lora_rank",
+    "lora_alpha",
+    "lora_dropout",
+    "max_redraws",
+    "redraw",
+    "stop_at_box",
+    "trl",
+}
 ELSEWHERE |= set(METHOD_OPTIONS)
 
 
