@@ -97,9 +97,10 @@ def load(
     "loose", text too, as AR-Lopti's code has it. A prompt that is text and ends in `<think>` counts as the first tag.
     `public`: a hub id or a directory with the files of K-and-K/knights-and-knaves, of which each number of people has
     900 training puzzles and 100 others for validation, as in AR-Lopti's setting. `train_path`, `validation_path`: files
-    to read in place of drawing puzzles (all of them, or the first so many); training puzzles that the validation files hold are left out and counted. Sizes are 2000 and 200
-    drawn puzzles unless given. `seed` decides the training puzzles or, with files, their order; the validation puzzles
-    do not depend on it. Validation puzzles all differ in canonical form, training puzzles as written.
+    to read in place of drawing puzzles (all of them, or the first so many); training puzzles that the validation files
+    hold are left out and counted. Sizes are 2000 and 200 drawn puzzles unless given. `seed` decides the training
+    puzzles or, with files, their order; the validation puzzles do not depend on it. Validation puzzles all differ in
+    canonical form, training puzzles as written.
 
     Rows have `prompt` (chat messages), `names` and `roles` (lists, in the same order), `answer`, `people`, `statements`
     and `puzzle` (a hash of the canonical form). `Task.settings` adds `split_proof` of the two data sets. Raises
