@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from grpo_replications.replications import cite, compare, paper_commands, tools
+from grpo_replications.replications import cite, compare, estimate, paper_commands, tools
 from grpo_replications.replications.places import (
     COMMITTED,
     OWN,
@@ -40,6 +40,7 @@ examples:
   replicate run lambda-grpo                                  every experiment of the quick profile
   replicate run lambda-grpo --profile full --only table1     some experiments of another profile
   replicate compare                                          the committed results against your own runs
+  replicate estimate lambda-grpo --profile paper --gpu h100  what it would cost, before anything starts
   replicate report                                           the report again, from what is on disk
   replicate cite sigma-dapo-samples                          a number as a sentence, with its origin
   replicate new-paper my-paper                               a new paper, as an example to change
@@ -143,6 +144,7 @@ def _parser() -> argparse.ArgumentParser:
     command("bench", _bench, "measure the speed targets on this machine")
     paper_commands.add_commands(commands, results_directory)
     cite.add_command(commands, results_directory)
+    estimate.add_command(commands, lambda options: find_paper(options.paper, options.papers), results_directory)
     calibration = command("calibrate", _calibrate, "measure how often the rules of judging are wrong, then the report")
     calibration.add_argument("--samples", type=int, default=2000, metavar="N", help="studies (default: %(default)s)")
     add_results_option(calibration, f"{COMMITTED}/ of a checkout")
@@ -202,6 +204,7 @@ def _run(options: argparse.Namespace, console: Console) -> int:
         track=options.track,
         timed_by=committed / paper.name / options.profile if committed else None,
     )
+    estimate.before_run(paper, options.profile, committed or results, console, options.only, options.seeds)
     result = run_profile(paper, options.profile, results, ROOT, console, chosen)
     _judge(paper, options.profile, results)
     drawn = _draw(paper, options.profile, results, console)

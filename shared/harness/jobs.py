@@ -15,6 +15,7 @@ import importlib.util
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import threading
@@ -56,6 +57,8 @@ def deferred(package: str, module: str, name: str) -> Callable[[Any, Any, JobCon
 
 FORMAT = 1
 RUNNER_KEYS = ("threads",)  # of a cell: what the runner itself reads
+CHECKPOINTS = "checkpoints"
+"""Folders of this name in a job's directory let a killed job go on; they are removed when the job is done."""
 COLUMNS = ("metric", "value", "seed", "step", "timing")
 
 
@@ -241,6 +244,8 @@ def run_job(
         with _output_to(jobs_directory / f"{job.stem}.log"):
             content = _measure(job, paper_directory, jobs_directory, origin, tracking)
         write_atomic(jobs_directory / f"{job.stem}.json", json.dumps(content))
+        for folder in [*(jobs_directory / job.stem).rglob(CHECKPOINTS)]:
+            shutil.rmtree(folder, ignore_errors=True)
         return Outcome("done")
     except ReplicationError as error:
         return Outcome("stop", str(error))

@@ -95,12 +95,24 @@ ARRIVES = {
     "scale_rewards": ("none", "scale_rewards", "none"),
     "beta": (0.04, "beta", 0.04),
     "num_iterations": (2, "num_iterations", 2),
+    "mini_batches": (2, "steps_per_generation", 2),
+    "save_every": (50, "save_steps", 50),
     "gradient_accumulation_steps": (4, "gradient_accumulation_steps", 4),
     "precision": ("float32", "bf16", False),
     "gradient_checkpointing": (True, "gradient_checkpointing", True),
     "use_vllm": (True, "use_vllm", True),
 }
-ELSEWHERE = {"model", "method", "lora_rank", "lora_alpha", "lora_dropout", "max_redraws", "redraw", "trl"}
+ELSEWHERE = {
+    "model",
+    "method",
+    "lora_rank",
+    "lora_alpha",
+    "lora_dropout",
+    "max_redraws",
+    "redraw",
+    "stop_at_box",
+    "trl",
+}
 ELSEWHERE |= set(METHOD_OPTIONS)
 
 
@@ -136,6 +148,9 @@ def test_what_is_not_a_setting_is_stated_not_left_to_the_library(tmp_path: Path)
         "report_to": [],
         "generation_batch_size": 24,
         "steps_per_generation": 1,
+        "vllm_importance_sampling_correction": True,
+        "vllm_importance_sampling_mode": "sequence_mask",
+        "vllm_importance_sampling_clip_max": 3.0,
         "use_cpu": not torch.cuda.is_available(),
     }
     assert {name: getattr(config, name) for name in stated} == stated
@@ -181,6 +196,8 @@ def test_passes_are_what_equal_samples_need() -> None:
     methods = ("grpo", "sharpness", "lopti", "lopti+ar*sharpness")
     assert [passes(MethodSettings(method=name)) for name in methods] == [1, 1, 2, 2]
     assert passes(MethodSettings(num_iterations=3)) == 3
+    assert passes(MethodSettings(method="lopti", mini_batches=2)) == 4
+    assert passes(MethodSettings(gradient_accumulation_steps=2, trl={"steps_per_generation": 4})) == 2
 
 
 def test_lora_settings_reach_the_adapter() -> None:
