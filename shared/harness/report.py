@@ -59,8 +59,8 @@ class ProfileResults:
 def build_report(papers: Sequence[Paper], results: Path, root: Path | None = None) -> Path:
     """Write every generated file under `results` and return the path of REPORT.md.
 
-    With `root`, the checkout that `results` belongs to, also the generated tables inside its README.md and inside
-    each paper's.
+    With `root`, the checkout that `results` belongs to, also references.bib, the table of ids, and the generated tables
+    inside its README.md and inside each paper's.
     """
     check_apart(papers)
     found = {paper.slug: _shown(collect(paper, results)) for paper in papers}
@@ -78,7 +78,9 @@ def build_report(papers: Sequence[Paper], results: Path, root: Path | None = Non
     write_numbers(results / "numbers.csv", numbers)
     write_atomic(results / "numbers.tex", numbers_tex(numbers))
     if root is not None:
-        write_atomic(results / "references.bib", references_bib(root / "CITATION.cff", papers))
+        citation = root / "CITATION.cff"
+        if citation.is_file():
+            write_atomic(results / "references.bib", references_bib(citation, papers))
         add_ids([paper for paper in papers if paper.directory.is_relative_to(root)])
         committed = {slug: [one for one in own if one.profile != SMOKE] for slug, own in found.items()}
         best = {paper.slug: best_outcomes(paper, committed[paper.slug]) for paper in papers}
