@@ -32,7 +32,7 @@ PICTURES = ("full", "quick", "gpu", "paper")  # whose figure the front page show
 
 HEADER = ["the paper's claim", "in the paper", "tested as published", "tested here, scaled down"]
 LATE = "†"
-WIDTH = 240
+WIDTH = 250
 
 LEGEND = (
     "**Reproduced**: the criterion is met with the whole 95 % interval. **Under conditions**: in some of the settings "
@@ -93,7 +93,7 @@ def front_block(paper: Paper, outcomes: Sequence[ClaimOutcome], results: Path, r
     title = f"{authors}*{facts.title}*" + (f" ({source})" if source else "")
     parts = [
         f"### {front.name if front else facts.title}",
-        f"{title}. [All findings, and how they were tested][{paper.slug} page].",
+        f"{title}. [All findings and tests]({page}).",
     ]
     lines = [line for one in outcomes for line in one.lines]
     if outcomes:
@@ -109,8 +109,7 @@ def front_block(paper: Paper, outcomes: Sequence[ClaimOutcome], results: Path, r
         parts.append("\n".join(_wrapped(f"- **{name}:** {_said(text, lines)}", "  ") for name, text in told.items()))
     if outcomes:
         parts.append(_wrapped(counts_line(outcomes)))
-    links = [f"[{paper.slug}]: {url}"] if url else []
-    return "\n\n".join([*parts, "\n".join([*links, f"[{paper.slug} page]: {page}"])])
+    return "\n\n".join([*parts, f"[{paper.slug}]: {url}"] if url else parts)
 
 
 def front_table(outcomes: Sequence[ClaimOutcome], lines: Sequence[CheckLine]) -> Table:

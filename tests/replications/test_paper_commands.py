@@ -85,7 +85,7 @@ def test_every_command_of_the_guide_runs(copy: Path) -> None:
             assert {row["verdict"] for row in csv.DictReader(file)} == {"reproduced"}
     assert (own / "own_idea" / "smoke" / "record.json").is_file()
     front = (copy / "README.md").read_text(encoding="utf-8")
-    assert "[my-paper page]: replications/my_paper/README.md" in front
+    assert "[All findings and tests](replications/my_paper/README.md)" in front
     assert "own-idea" not in front and "Own idea" not in front  # it lies elsewhere
     page = (copy / "replications" / "my_paper" / "README.md").read_text(encoding="utf-8")
     assert "Larger groups are less often silent." in page and "`PROFILE=quick ONLY=silent-groups`" in page

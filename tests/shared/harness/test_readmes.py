@@ -66,7 +66,7 @@ def test_picture_sentences_counts_and_links_follow(block: str) -> None:
     assert "- **Holds:** Nothing is left over: 0.\n- **Depends on:** The rate: +" in block
     assert "- **Not shown:** not measured yet." in block, "a sentence without its number is not shown"
     assert "controls" not in block and "The paper's claims as published: 1 reproduced, 1 not run (of 2)" in block
-    assert "[toy-paper page]: papers/toy_paper/README.md" in block
+    assert "[All findings and tests](papers/toy_paper/README.md)" in block
 
 
 def test_a_page_says_findings_first_and_folds_the_tests_with_their_command(toy: Path, tmp_path: Path) -> None:
