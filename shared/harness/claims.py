@@ -49,12 +49,14 @@ UNLIKE_NAME = re.compile(r"[^\w/.:;=@,+ \[\]-]", re.ASCII)
 class Front(Entry):
     """`[front]`: what the front page says of a paper besides its claims.
 
-    `picture` is a figure of `figures.py`; its caption says which model, how many seeds and which kind of interval.
+    `picture` is a figure of `figures.py`, shown with the caption that was drawn with it or, where it has none, with
+    `caption`: which model, how many seeds, which kind of interval.  `seen` says what to look at.
     """
 
     name: Text
     picture: Text
     caption: Text
+    seen: Text
     holds: Text
     depends_on: Text
     not_shown: Text

@@ -5,6 +5,7 @@ Words come from `claims.toml`, numbers and verdicts from the results; see `share
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -103,8 +104,8 @@ def front_block(paper: Paper, outcomes: Sequence[ClaimOutcome], results: Path, r
     if front and outcomes:
         picture = _picture(paper, results, root)
         if picture:
-            caption = _said(front.caption, lines)
-            parts += [f"![{caption.partition('. ')[0]}]({picture})", _wrapped(f"*{caption}*")]
+            caption, seen = _drawn_caption(root / picture) or _said(front.caption, lines), _said(front.seen, lines)
+            parts += [f"![{front.name}: {seen}]({picture})", _wrapped(f"*{caption} {seen}*")]
         told = {"Holds": front.holds, "Depends on": front.depends_on, "Not shown": front.not_shown}
         parts.append("\n".join(_wrapped(f"- **{name}:** {_said(text, lines)}", "  ") for name, text in told.items()))
     if outcomes:
@@ -224,6 +225,13 @@ def _wrapped(text: str, indent: str = "") -> str:
 
 def _said(text: str, lines: Sequence[CheckLine]) -> str:
     return filled(text, lines) or "not measured yet."
+
+
+def _drawn_caption(picture: Path) -> str:
+    """The caption that a figure was drawn with, kept in captions.json beside it; empty without one."""
+    path = picture.with_name("captions.json")
+    entry = json.loads(path.read_text(encoding="utf-8")).get(picture.stem, {}) if path.exists() else {}
+    return " ".join(entry[part] for part in ("shows", "paper", "sample") if entry.get(part))
 
 
 def _picture(paper: Paper, results: Path, root: Path) -> str:

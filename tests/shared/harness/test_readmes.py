@@ -22,7 +22,8 @@ from tests.shared.harness.test_report import measure
 FRONT = """[front]
 name = "Toys"
 picture = "scores"
-caption = "A toy. Means of {toy-paper/direction[lr=1]|n} seeds."
+caption = "A toy, means of {toy-paper/direction[lr=1]|n} seeds."
+seen = "New is higher."
 holds = "Nothing is left over: {toy-paper/identity}."
 depends_on = "The rate: {toy-paper/direction[lr=0.5]|signed} and {toy-paper/direction[lr=1]|signed}."
 not_shown = "{toy-paper/huge|points} points."
@@ -62,7 +63,8 @@ def test_a_row_has_words_verdict_and_the_measured_number(block: str) -> None:
 
 
 def test_picture_sentences_counts_and_links_follow(block: str) -> None:
-    assert "![A toy](results/toy_paper/quick/figures/scores.png)\n\n*A toy. Means of 8 seeds.*" in block
+    picture = "results/toy_paper/quick/figures/scores.png"
+    assert f"![Toys: New is higher.]({picture})\n\n*A toy, means of 8 seeds. New is higher.*" in block
     assert "- **Holds:** Nothing is left over: 0.\n- **Depends on:** The rate: +" in block
     assert "- **Not shown:** not measured yet." in block, "a sentence without its number is not shown"
     assert "controls" not in block and "The paper's claims as published: 1 reproduced, 1 not run (of 2)" in block
