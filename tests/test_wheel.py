@@ -21,7 +21,9 @@ from importlib.machinery import PathFinder
 
 HIDDEN = {"gguf", "matplotlib", "mpl_toolkits", "wandb", "tensorboard"}  # the extras suite and track
 find = PathFinder.find_spec
-PathFinder.find_spec = lambda name, *rest: None if name.partition(".")[0] in HIDDEN else find(name, *rest)
+PathFinder.find_spec = staticmethod(
+    lambda name, *rest: None if name.partition(".")[0] in HIDDEN else find(name, *rest)
+)
 """
 TRAINING = """
 from datasets import Dataset
@@ -91,17 +93,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 
 @pytest.mark.slow
-def test_the_import_lines_work_beside_a_shared_package(project: Project) -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    lines = re.findall(r"^from grpo_replications[\w.]* import [\w, ]+", readme, re.M)
-    assert lines
-    check = "; ".join([*lines, "import shared, grpo_replications", "print(shared.OWNER, grpo_replications.__file__)"])
-    done = project.python("-c", check)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("another project") and str(project.root / "env") in done.stdout
-
-
-@pytest.mark.slow
 def test_results_go_to_the_working_directory(project: Project) -> None:
     listed = project.replicate("list")
     assert listed.returncode == 0 and "lambda-grpo" in listed.stdout, listed.stderr
@@ -119,11 +110,14 @@ def test_results_go_to_the_working_directory(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_the_trainer_trains_without_the_suite_and_tracking(project: Project) -> None:
-    done = project.python("-c", BARE + TRAINING)
+def test_the_trainer_trains_beside_a_shared_package_without_the_extras(project: Project) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^from grpo_replications[\w.]* import [\w, ]+", readme, re.M)
+    assert lines
+    ours = "import shared, grpo_replications\nprint(shared.OWNER, grpo_replications.__file__)\n"
+    done = project.python("-c", "\n".join([BARE, *lines, ours, TRAINING]))
     assert done.returncode == 0, done.stderr
-    assert (project.root / "groups.jsonl").read_text().count("\n") == 3  # a head and two groups
-    refused = project.python("-m", "grpo_replications.replications", "verdicts", packages="bare")
-    assert (
-        refused.returncode == 2 and "grpo-replications[suite]" in refused.stderr and "Traceback" not in refused.stderr
-    )
+    assert f"another project {project.root / 'env'}" in done.stdout
+    assert (project.root / "groups.jsonl").read_text().count("\n") == 2  # groups
+    refused = project.replicate("run", "lambda-grpo", before=BARE)
+    assert refused.returncode == 2 and "grpo-replications[suite]" in refused.stderr, refused.stderr
