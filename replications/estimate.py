@@ -21,7 +21,6 @@ from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.harness.papers import Paper
 from grpo_replications.shared.harness.profiles import Plan
 from grpo_replications.shared.harness.progress import duration
-from grpo_replications.shared.harness.runs import jobs_of, read_record
 from grpo_replications.shared.planning import training_cost as cost
 from grpo_replications.shared.planning.gpus import GPUS, Gpu, gpu_called, gpu_like
 from grpo_replications.shared.planning.model_shapes import shape_of
@@ -296,6 +295,8 @@ def _show_cpu(paper: Paper, profile: str, plans: list[Plan], results: Path, cons
     table = Table(title="on a CPU, by jobs that ran before", title_justify="left")
     for name in ("experiment", "jobs", "CPU-minutes", "minutes at its workers", "memory a worker", "measured"):
         table.add_column(name, justify="left" if name in ("experiment", "measured") else "right")
+    from grpo_replications.shared.harness.runs import jobs_of
+
     total, wall, unknown = 0.0, 0.0, []
     for plan in plans:
         jobs = len(jobs_of(plan, paper.experiment(plan.experiment)))
@@ -329,6 +330,8 @@ def _show_cpu(paper: Paper, profile: str, plans: list[Plan], results: Path, cons
 
 def _measured(paper: Paper, profile: str, experiment: str, results: Path) -> tuple[str, dict[str, Any]] | None:
     """The profile and the record of an experiment that has run: of this profile, or else of another."""
+    from grpo_replications.shared.harness.runs import read_record
+
     for name in dict.fromkeys((profile, "full", "quick", *paper.profiles)):
         entry = read_record(results / paper.name / name).get("experiments", {}).get(experiment, {})
         if entry.get("jobs_finished") and entry.get("job_seconds") is not None:
