@@ -12,7 +12,7 @@ from pathlib import Path
 
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.harness.answers import Answer
-from grpo_replications.shared.harness.claim_tables import NOT_ASKED, counts_line, headlines
+from grpo_replications.shared.harness.claim_tables import NOT_ASKED, counts, counts_line, headlines
 from grpo_replications.shared.harness.claims import OURS, PAPER
 from grpo_replications.shared.harness.entries import CONTROL, HERE, PUBLISHED
 from grpo_replications.shared.harness.jobs import write_atomic
@@ -27,7 +27,7 @@ from grpo_replications.shared.harness.rendering import (
     aligned_table,
     to_markdown,
 )
-from grpo_replications.shared.harness.verdicts import NOT_RUN
+from grpo_replications.shared.harness.verdicts import CONDITIONAL, NOT_RUN
 
 PICTURES = ("full", "quick", "gpu", "paper")  # whose figure the front page shows
 
@@ -89,7 +89,7 @@ def front_block(paper: Paper, outcomes: Sequence[ClaimOutcome], results: Path, r
     facts, front = paper.facts, paper.facts.front
     page = (paper.directory / "README.md").relative_to(root).as_posix()
     url = facts.url or (f"https://arxiv.org/abs/{facts.arxiv}" if facts.arxiv else "")
-    source = f"[arXiv:{facts.arxiv}][{paper.slug}]" if facts.arxiv else f"[source][{paper.slug}]" if url else ""
+    source = f"[{f'arXiv:{facts.arxiv}' if facts.arxiv else 'source'}]({url})" if url else ""
     authors = f"{facts.authors}, " if facts.authors else ""
     title = f"{authors}*{facts.title}*" + (f" ({source})" if source else "")
     parts = [
@@ -109,8 +109,8 @@ def front_block(paper: Paper, outcomes: Sequence[ClaimOutcome], results: Path, r
         told = {"Holds": front.holds, "Depends on": front.depends_on, "Not shown": front.not_shown}
         parts.append("\n".join(_wrapped(f"- **{name}:** {_said(text, lines)}", "  ") for name, text in told.items()))
     if outcomes:
-        parts.append(_wrapped(counts_line(outcomes)))
-    return "\n\n".join([*parts, f"[{paper.slug}]: {url}"] if url else parts)
+        parts.append(_wrapped(_short_counts(outcomes)))
+    return "\n\n".join(parts)
 
 
 def front_table(outcomes: Sequence[ClaimOutcome], lines: Sequence[CheckLine]) -> Table:
@@ -215,6 +215,14 @@ def _asked(one: ClaimOutcome, question: str) -> tuple[Answer | None, str | None]
 def _verdict(one: ClaimOutcome, answer: Answer, question: str) -> str:
     late = any(line.newer for line in one.lines if line.check.answers == question)
     return f"**{answer.verdict}**{LATE if late else ''}"
+
+
+def _short_counts(outcomes: Sequence[ClaimOutcome]) -> str:
+    """The counts in one line, without their sums."""
+    names = {"the paper's claims here, scaled down": "here, scaled down", "our own claims": "our own"}
+    counted = [f"{names.get(name, name)}: {text.partition(' (of ')[0]}" for name, text in counts(outcomes)]
+    text = "; ".join(counted).replace(CONDITIONAL, "under conditions") + "."
+    return text[0].upper() + text[1:]
 
 
 def _wrapped(text: str, indent: str = "") -> str:

@@ -67,7 +67,10 @@ def test_picture_sentences_counts_and_links_follow(block: str) -> None:
     assert f"![Toys: New is higher.]({picture})\n\n*A toy, means of 8 seeds. New is higher.*" in block
     assert "- **Holds:** Nothing is left over: 0.\n- **Depends on:** The rate: +" in block
     assert "- **Not shown:** not measured yet." in block, "a sentence without its number is not shown"
-    assert "controls" not in block and "The paper's claims as published: 1 reproduced, 1 not run (of 2)" in block
+    assert (
+        "controls" not in block
+        and "The paper's claims as published: 1 reproduced, 1 not run; here, scaled down: 1 " in block
+    )
     assert "[All findings and tests](papers/toy_paper/README.md)" in block
 
 
