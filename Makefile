@@ -11,6 +11,7 @@ RUN := $(BIN) -m replications
 PROFILE ?= quick
 ONLY ?=
 SEEDS ?=
+PORT ?=
 WORKERS ?=
 RESULTS ?=
 PLACE := $(if $(RESULTS),--results $(RESULTS))
@@ -19,7 +20,7 @@ FLAGS := --profile $(PROFILE) $(if $(ONLY),--only $(ONLY)) $(if $(SEEDS),--seeds
 .DEFAULT_GOAL := help
 PAPERS := $(subst _,-,$(patsubst replications/%/claims.toml,%,$(wildcard replications/*/claims.toml)))
 REPLICATE := $(PAPERS:%=replicate-%)
-.PHONY: help setup model test lint bench report clean $(REPLICATE)
+.PHONY: help setup model test lint bench report view clean $(REPLICATE)
 
 help:  ## list every target
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-24s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +57,9 @@ report: $(STAMP)  ## recompute verdicts, figures and reports from the committed 
 	$(RUN) verdicts $(PLACE)
 	$(RUN) figures $(PLACE)
 	$(RUN) report $(PLACE)
+
+view: $(STAMP)  ## serve the report on this machine and print its address (PORT=8000)
+	$(RUN) view $(if $(PORT),--port $(PORT))
 
 clean:  ## remove the virtual environment (results and the model cache stay)
 	rm -rf $(VENV)

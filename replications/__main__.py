@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from grpo_replications.replications import cite, compare, estimate, paper_commands, tools
+from grpo_replications.replications import cite, compare, estimate, paper_commands, tools, view
 from grpo_replications.replications.places import (
     COMMITTED,
     OWN,
@@ -43,6 +43,7 @@ examples:
   replicate estimate lambda-grpo --profile paper --gpu h100  what it would cost, before anything starts
   replicate report                                           the report again, from what is on disk
   replicate cite sigma-dapo-samples                          a number as a sentence, with its origin
+  replicate view                                             the report in a browser
   replicate new-paper my-paper                               a new paper, as an example to change
   replicate check my-paper                                   what is wrong with it, before anything runs
   replicate plan-group-size --solve-rates big-math           group sizes for problems of your own
@@ -145,6 +146,7 @@ def _parser() -> argparse.ArgumentParser:
     paper_commands.add_commands(commands, results_directory)
     cite.add_command(commands, results_directory)
     estimate.add_command(commands, lambda options: find_paper(options.paper, options.papers), results_directory)
+    view.add_commands(commands, results_directory)
     calibration = command("calibrate", _calibrate, "measure how often the rules of judging are wrong, then the report")
     calibration.add_argument("--samples", type=int, default=2000, metavar="N", help="studies (default: %(default)s)")
     add_results_option(calibration, f"{COMMITTED}/ of a checkout")

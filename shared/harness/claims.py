@@ -20,6 +20,9 @@ What the front page shows of a paper is written here too, in plain words: `[fron
 `reported_short`, `published_found` and `here_found`.  Where some claims have `short`, the others are shown on the
 paper's own page alone.  The numbers in these texts are marks that the report fills in (`shared.harness.number_marks`).
 
+`[figures]`, at the end of the file, names for each figure of the paper's `figures.py` the claims that it is about; the
+report shows it with them.
+
 Keys in `[claim.common]` hold for every check of the claim that does not set them.  A check's `where` is the claim's
 unless it has its own.
 """
@@ -36,7 +39,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from grpo_replications.shared.errors import Problems, ReplicationError
 from grpo_replications.shared.harness.checks import CHECK, CHECK_KEYS, Check, as_list, problem_of
-from grpo_replications.shared.harness.entries import CONTROL, HERE, PUBLISHED, Alias, Entry, Id, Text
+from grpo_replications.shared.harness.entries import CONTROL, HERE, PUBLISHED, Alias, Entry, Id, Names, Text
 from grpo_replications.shared.harness.families import expand
 from grpo_replications.shared.harness.number_marks import problem_in
 from grpo_replications.shared.harness.profiles import Plan, Profile, format_value, read_toml, setting
@@ -80,6 +83,7 @@ class PaperHeader(Entry):
     short: Alias | None = None
     measured_on: dict[str, Text] = Field(default_factory=dict)
     front: Front | None = None
+    figures: dict[str, Names] = Field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +98,7 @@ class PaperFacts:
     short: str = ""
     measured_on: dict[str, str] = dataclasses.field(default_factory=dict)
     front: Front | None = None
+    figures: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
 
 class Claim(Entry):
@@ -178,6 +183,9 @@ def load_claims(path: Path, profiles: dict[str, Profile] | None) -> tuple[PaperF
     for alias, times in Counter(check.alias for check in checks if check.alias).items():
         if times > 1:
             problems.add(f"{path}: the alias {alias} is used twice.")
+    for figure, named in (header.figures if header else {}).items():
+        for name in sorted(set(named) - {claim.id for claim in claims}):
+            problems.add(f"{path}, [figures]: {figure} is said to be about {name}, and there is no such claim.")
     for name, times in Counter(entry.id for entry in (*claims, *checks)).items():
         if times > 1:
             problems.add(f"{path}: the id {name} is used twice; claims and checks share their names.")
@@ -208,6 +216,7 @@ def _facts(header: PaperHeader) -> PaperFacts:
         short=header.short or header.paper,
         measured_on=header.measured_on,
         front=header.front,
+        figures=header.figures,
     )
 
 

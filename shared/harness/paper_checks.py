@@ -111,6 +111,11 @@ def _check_figures(paper: Paper, problems: Problems) -> None:
             f"{paper.directory / CLAIMS_FILE}, [front]: picture is {front.picture}, which FIGURES of figures.py does "
             f"not draw; it draws: {', '.join(paper.figures) or 'none'}."
         )
+    for name in sorted(set(paper.facts.figures) - set(paper.figures)):
+        problems.add(
+            f"{paper.directory / CLAIMS_FILE}, [figures]: FIGURES of figures.py has no {name}; it has: "
+            f"{', '.join(paper.figures) or 'none'}."
+        )
     if not paper.figures:
         return
     module = import_from(paper.directory, "figures")

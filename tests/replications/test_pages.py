@@ -21,9 +21,9 @@ import pytest
 
 from grpo_replications.shared.harness.measurements import MEASUREMENTS, load_measurements
 from grpo_replications.shared.harness.papers import Paper, discover
+from grpo_replications.shared.harness.profile_results import best_outcomes, collect
 from grpo_replications.shared.harness.profiles import parse_value
 from grpo_replications.shared.harness.readmes import front_block
-from grpo_replications.shared.harness.report import best_outcomes, collect
 
 ROOT = Path(__file__).parents[2]
 COVERED = ("In short", "Findings")
