@@ -128,6 +128,7 @@ def test_every_kind_of_cell_runs(experiment: str, profile: str, problems: str, r
     small = SMALL_TABLE2 if experiment == "table2" else smoke(experiment)
     instead = {"dataset": problems, "validation": problems, "benchmarks": [f"AIME24={problems}"]}
     instead |= {"use_vllm": False, "lora_rank": 2, "gradient_checkpointing": False, "temperature": 1.0}
+    instead |= {"gradient_accumulation_steps": 2, "validation_size": 2, "eval_every": 1, "save_every": 1}
     cells = {(frozenset(cell), cell.get("source")): cell for cell in PAPER.profile(profile).plans[experiment].cells}
     for cell in cells.values():
         shrunk = {**small, **instead}

@@ -33,8 +33,10 @@ from grpo_replications.replications.grpo_sg.settings import (
 )
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.harness.jobs import JobContext, Row
+from grpo_replications.shared.harness.papers import Paper
 from grpo_replications.shared.models import small_transformer
 from grpo_replications.shared.models.evaluation import greedy_accuracy
+from grpo_replications.shared.training.group_log import read_group_log
 
 TINY: dict[str, Any] = {
     "width": 16,
@@ -273,6 +275,39 @@ def test_knights_and_knaves_start_is_taught_the_form_once(tmp_path: Path, monkey
     assert found["shared_puzzles"] == 0 and found["budget_gap"] == 0 and 0 <= found["kk_accuracy"] <= 1
     monkeypatch.setattr(training_kk, "taught_form", lambda *_: pytest.fail("made again"))
     assert (training_kk.warm_start(KK, 0) / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("profile", ["paper", "authors-code"])
+def test_the_paper_profiles_run_in_miniature(profile: str, tmp_path: Path) -> None:
+    """Public puzzles, a begun answer, text around the tags, mini-batches and both bounds of the clip, as profiles say."""
+    statements = (
+        "(('not', ('telling-truth', 1)), ('and', ('lying', 0), ('lying', 1)))",
+        "(('or', ('telling-truth', 0), ('telling-truth', 1)), ('and', ('lying', 0), ('lying', 1)))",
+    )
+    rows = [
+        {"quiz": "Who?", "names": ["Ann", "Bob"], "solution": solution, "statements": text}
+        for text, solution in zip(statements, ([True, False], [True, False]), strict=True)
+    ]
+    (tmp_path / "train").mkdir()
+    lines = [rows[0]] * 899 + [rows[1]] * 101
+    (tmp_path / "train" / "people2_num1000.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    paper = Paper.load(Path(training_kk.__file__).parent)
+    cell = {key: value for key, value in paper.profile(profile).plans["training-kk"].cells[0].items() if key != "threads"}
+    small = {"model": "tiny-random", "people": [2], "public": str(tmp_path), "rollouts": 2, "prompts_per_step": 2}
+    small |= {"group_size": 2, "gradient_accumulation_steps": 2, "max_new_tokens": 3, "use_vllm": False, "save_every": 2}
+    small |= {"precision": "float32", "gradient_checkpointing": False, "eval_batch_size": 4, "validation_size": 2}
+    settings = PuzzleTrainingSettings(**{**cell, **small})
+    settings.check()
+    job = context(tmp_path / "job")
+    found = values(training_kk.training_kk(settings, 0, job))
+    assert found["optimizer_steps"] == 4 and found["rollouts"] == 2 and found["budget_gap"] == 0
+    assert found["shared_puzzles"] == 0 and found["left_out_of_train"] == 1
+    group = next(read_group_log(job.directory / "groups.jsonl"))
+    assert group["prompt"].endswith("<think>") and "logical reasoning problem" in group["prompt"]
+    assert {one["name"] for one in group["reward_functions"]} == {
+        "paper": {"strict_reward", "loose_shaping_reward"},
+        "authors-code": {"ar_lopti_reward", "ar_lopti_loose_shaping_reward"},
+    }[profile]
 
 
 def test_maths_reports_gains_within_a_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from grpo_replications.shared.harness.jobs import Job, JobContext, check_rows, write_atomic
+from grpo_replications.shared.harness import jobs
+from grpo_replications.shared.harness.jobs import Job, JobContext, Origin, check_rows, run_job, write_atomic
 from grpo_replications.shared.harness.progress import Forecast, duration
 
 
@@ -79,6 +80,24 @@ def test_progress_is_written_now_and_then(tmp_path: Path) -> None:
     context.progress(0.5)  # too soon after the first
     assert (tmp_path / "job.progress").read_text() == "0.2500"
     assert not (tmp_path / "job").exists() and context.directory.is_dir()
+
+
+def test_checkpoints_go_when_a_job_is_done_and_stay_when_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(job: Job, *_: object) -> dict[str, object]:
+        (tmp_path / job.stem / "0" / jobs.CHECKPOINTS / "checkpoint-5").mkdir(parents=True, exist_ok=True)
+        (tmp_path / job.stem / "0" / "groups.jsonl").touch()
+        if failing:
+            raise ValueError("no")
+        return {}
+
+    monkeypatch.setattr(jobs, "_measure", measure)
+    for failing, left in ((True, 1), (False, 0)):
+        outcome = run_job(ONE_SEED, tmp_path, tmp_path, Origin(None, False, "", ""), None)
+        assert outcome.status == ("failed" if failing else "done")
+        assert len(list(tmp_path.rglob("checkpoint-5"))) == left
+    assert (tmp_path / ONE_SEED.stem / "0" / "groups.jsonl").exists()
 
 
 def test_the_forecast_learns_the_pace() -> None:
