@@ -12,6 +12,7 @@ from grpo_replications.shared.harness.jobs import Experiment, deferred
 
 _later = partial(deferred, "grpo_replications.replications.grpo_sg")
 _SMALL = _later("training_small", "training_small")
+_MANY = _later("many_training", "many_training")
 
 EXPERIMENTS: dict[str, Experiment] = {
     "token-gradients": Experiment(
@@ -53,6 +54,24 @@ EXPERIMENTS: dict[str, Experiment] = {
         settings.SensitivitySettings,
     ),
     "placement": Experiment(_SMALL, "inside or outside the clip, KL weighted or not", settings.SmallSettings),
+    "many-same-batch": Experiment(
+        _later("many_same_batch", "many_same_batch"),
+        "one batch's gradient under every weighting, along a run of plain GRPO",
+        settings.SameBatchSettings,
+        seeds_at_once=True,
+    ),
+    "many-generalization": Experiment(
+        _MANY,
+        "every method on 64 training problems, solve rates on these and on others",
+        settings.ManyTrainingSettings,
+        seeds_at_once=True,
+    ),
+    "many-rates": Experiment(
+        _MANY,
+        "every method at six learning rates, two updates a rollout",
+        settings.ManyTrainingSettings,
+        seeds_at_once=True,
+    ),
     "training": Experiment(
         _later("training", "training"),
         "every method from the same start, language model on addition",
