@@ -36,12 +36,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         _SMALL, "every method from the same start, on a small transformer that can half add", settings.SmallSettings
     ),
     "training-small-lr": Experiment(_SMALL, "the same at other learning rates", settings.SmallSettings),
-    "training-small-best": Experiment(
-        _later("training_small", "training_small_best"),
-        "the same, each method at its own best learning rate",
-        settings.SmallBestSettings,
-        seeds_at_once=True,
-    ),
     "training-small-sgd": Experiment(_SMALL, "the same under SGD without clipping", settings.SmallSettings),
     "identifiability-training": Experiment(
         _later("training_small", "identifiability_training"),

@@ -78,14 +78,6 @@ class SmallSettings(MethodSettings, SmallStart):
     )
 
 
-class SmallBestSettings(SmallSettings):
-    """The same, each method at its own best learning rate."""
-
-    lr: None = Field(None, description="fixed: chosen among lrs")
-    lrs: list[float] = Field(min_length=1, description="learning rates to choose from")
-    selection_seeds: int = Field(ge=1, description="seeds on which the rate is chosen, apart from those reported")
-
-
 class ShiftedTrainingSettings(SmallSettings):
     """`identifiability-training`."""
 
