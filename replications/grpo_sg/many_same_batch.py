@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from grpo_replications.replications.grpo_sg.many_training import start_of
 from grpo_replications.replications.grpo_sg.many_weights import METHODS, fitted_taus, weighting
 from grpo_replications.replications.grpo_sg.settings import SameBatchSettings
 from grpo_replications.shared.harness.jobs import JobContext, Row, row
@@ -20,7 +21,7 @@ from grpo_replications.shared.models.many_transformers import SeedStreams
 from grpo_replications.shared.theory.weighting import TokenBatch, Weighting
 from grpo_replications.shared.training.many_runs import ManyRuns, Objective, Rollout, placed_weights, run_norms
 from grpo_replications.synthetic.digit_runs import PromptSupply, rollout_of
-from grpo_replications.synthetic.digit_sums import START_KEYS, Reward, starts
+from grpo_replications.synthetic.digit_sums import Reward, starts
 
 WEIGHTED = tuple(method for method in METHODS if method not in ("grpo", "lopti", "80/20"))
 """Methods that give every token a weight; the others leave tokens out."""
@@ -41,7 +42,7 @@ def many_same_batch(settings: SameBatchSettings, seeds: range, context: JobConte
     out and counted, `batches_left_out`.
     """
     terms, half = settings.terms, settings.prompts_per_step // 2
-    models = starts({key: getattr(settings, key) for key in START_KEYS}, seeds)
+    models = starts(start_of(settings), seeds)
     taus = fitted_taus(models, seeds, terms)
     run = ManyRuns(models, Objective(), settings.lr)
     weightings = {method: weighting(method, taus) for method in WEIGHTED}

@@ -12,13 +12,13 @@ import math
 import numpy as np
 
 from grpo_replications.replications.grpo_sg.many_weights import fitted_taus, weighting
-from grpo_replications.replications.grpo_sg.settings import ManyTrainingSettings
+from grpo_replications.replications.grpo_sg.settings import ManyTrainingSettings, SumsStart
 from grpo_replications.replications.grpo_sg.training_metrics import roughness
 from grpo_replications.shared.harness.jobs import JobContext, Row, row
 from grpo_replications.shared.models.many_transformers import ManyTransformers
 from grpo_replications.shared.training.many_runs import Objective
 from grpo_replications.synthetic.digit_runs import SumsResult, run_sums
-from grpo_replications.synthetic.digit_sums import START_KEYS, Reward
+from grpo_replications.synthetic.digit_sums import Reward
 
 
 def many_training(settings: ManyTrainingSettings, seeds: range, context: JobContext) -> list[Row]:
@@ -30,15 +30,13 @@ def many_training(settings: ManyTrainingSettings, seeds: range, context: JobCont
     held-out rate when the rate on the training problems first reaches `train_level` (interpolated between looks; no row
     where it is not reached). With `curves` `solve_rate` and `train_rate` by step.
     """
-    start = {key: getattr(settings, key) for key in START_KEYS}
-
     def objective(models: ManyTransformers) -> Objective:
         taus = fitted_taus(models, seeds, settings.terms)
         method = weighting(settings.method, taus, settings.contrast)
         return Objective(method=method, num_iterations=1 if settings.method == "lopti" else settings.updates)
 
     result = run_sums(
-        start,
+        start_of(settings),
         Reward(),
         objective,
         settings.lr,
@@ -61,6 +59,22 @@ def many_training(settings: ManyTrainingSettings, seeds: range, context: JobCont
         for step, values in zip(result.looked_at, getattr(result, name), strict=True):
             rows += [_row(name, value, seed, int(step)) for seed, value in zip(seeds, values) if math.isfinite(value)]
     return rows
+
+
+def start_of(settings: SumsStart) -> dict[str, float]:
+    """What `synthetic.digit_sums.starts` knows a start by."""
+    return {
+        "terms": settings.terms,
+        "width": settings.width,
+        "layers": settings.layers,
+        "heads": settings.heads,
+        "inner": settings.inner,
+        "start_rate": settings.start_rate,
+        "pretrain_lr": settings.pretrain_lr,
+        "pretrain_batch": settings.pretrain_batch,
+        "pretrain_every": settings.pretrain_every,
+        "pretrain_max_steps": settings.pretrain_max_steps,
+    }
 
 
 def _summary(result: SumsResult, settings: ManyTrainingSettings) -> dict[str, np.ndarray]:
