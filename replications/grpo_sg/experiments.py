@@ -66,6 +66,11 @@ EXPERIMENTS: dict[str, Experiment] = {
         settings.ManyTrainingSettings,
         seeds_at_once=True,
     ),
+    "same-batch-embedded": Experiment(
+        _later("embedded_batches", "same_batch_embedded"),
+        "gradients of the embedded model's groups under every weighting",
+        settings.SampledGroups,
+    ),
     "training": Experiment(
         _later("training", "training"),
         "every method from the same start, language model on addition",

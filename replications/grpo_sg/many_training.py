@@ -30,6 +30,7 @@ def many_training(settings: ManyTrainingSettings, seeds: range, context: JobCont
     held-out rate when the rate on the training problems first reaches `train_level` (interpolated between looks; no row
     where it is not reached). With `curves` `solve_rate` and `train_rate` by step.
     """
+
     def objective(models: ManyTransformers) -> Objective:
         taus = fitted_taus(models, seeds, settings.terms)
         method = weighting(settings.method, taus, settings.contrast)

@@ -30,12 +30,17 @@ class TokenGradientsSettings(AdditionSamples):
     tokens_per_completion: int = Field(ge=1, description="tokens whose gradients are taken, evenly spaced")
 
 
-class IdentifiabilitySettings(AdditionSamples):
-    """`identifiability`."""
+class SampledGroups(AdditionSamples):
+    """`same-batch-embedded`; groups of completions that a model samples for additions."""
 
     prompts: int = Field(ge=1, description="prompts of a seed")
     group_size: int = Field(ge=2, description="completions of a prompt, G")
     reward: Literal["addition", "parity"] = Field(description="parity of token ids is for a model that cannot add")
+
+
+class IdentifiabilitySettings(SampledGroups):
+    """`identifiability`."""
+
     shifts: list[float] = Field(min_length=1, description="constants added to all logits, for the weights")
     scales: list[float] = Field(description="factors on all logits, for the weights")
     gradient_shifts: list[float] = Field(description="the same, for the gradients")

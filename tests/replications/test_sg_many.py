@@ -11,10 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from grpo_replications.replications.grpo_sg.embedded_batches import same_batch_embedded, weightings
 from grpo_replications.replications.grpo_sg.many_same_batch import degrees, many_same_batch, part_of, spikes, tail
 from grpo_replications.replications.grpo_sg.many_training import at_level, many_training
 from grpo_replications.replications.grpo_sg.many_weights import FittedSharpness, fitted_taus, weighting
-from grpo_replications.replications.grpo_sg.settings import ManyTrainingSettings, SameBatchSettings
+from grpo_replications.replications.grpo_sg.settings import ManyTrainingSettings, SameBatchSettings, SampledGroups
 from grpo_replications.shared.harness.jobs import JobContext, Row
 from grpo_replications.shared.models.many_transformers import SeedStreams
 from grpo_replications.shared.theory.confidence_weights import matched_weights, sharpness_weights
@@ -149,3 +150,24 @@ def test_angles_tails_and_spikes() -> None:
     assert math.isnan(float(degrees(one, [torch.zeros(1, 2)])))
     norms = np.array([1.0] * 50 + [1.1] * 48 + [5.0, 6.0])
     assert spikes(norms) == 2 and tail(norms) > 4
+
+
+def test_rows_of_the_embedded_models_groups(tmp_path: Path) -> None:
+    settings = SampledGroups(
+        model="tiny-random",
+        prompts=3,
+        group_size=4,
+        max_new_tokens=6,
+        low=0,
+        high=9,
+        system_message="Answer briefly.",
+        reward="parity",
+    )
+    rows = same_batch_embedded(settings, 0, JobContext(tmp_path / "job"))
+    found = {row["metric"]: row["value"] for row in rows}
+    # The raw logits of a random model are small: every weight is L, and at mean 1 that is plain GRPO.
+    assert found["norm_ratio/sharpness"] == pytest.approx(1, abs=1e-6) and found["angle/sharpness"] < 0.1
+    assert 0 < found["angle/advantage-reweighting"] < found["angle/advantage-reweighting-0.3"] < found["angle/groups"]
+    assert found["mixed_groups"] >= 2
+    raw, logp = np.array([5.0, 20.0, 30.0]), np.log([0.1, 0.5, 0.9])
+    assert all(weights.mean() == pytest.approx(1) for weights in weightings(raw, logp).values())
