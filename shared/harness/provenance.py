@@ -20,8 +20,8 @@ PACKAGES = (
     "numpy", "scipy", "pandas", "matplotlib", "joblib", "rich",
 )  # fmt: skip
 SOURCE_DIRECTORIES = ("grpo_replications", "shared", "synthetic", "replications")
-# Results and the generated tables inside read-me files change with every run; they are no change of the source.
-NO_SOURCE = (":(exclude)results", ":(exclude,glob)**/*.md")
+# Results, the generated tables inside read-me files and the table of ids change with a run; they are no source.
+NO_SOURCE = (":(exclude)results", ":(exclude,glob)**/*.md", ":(exclude)replications/number_ids.csv")
 PAPER_SOURCE = (".py", ".toml")  # what of a paper's directory outside the checkout decides its results
 LARGEST_IN_PATCH = 5 * 2**20
 
@@ -52,7 +52,8 @@ def git_state(root: Path, paper_directory: Path | None = None) -> GitState:
     that lies outside the checkout, which no commit of it holds.
     """
     commit = _git(root, "rev-parse", "HEAD")
-    if commit is None or _git(root, "rev-parse", "--show-prefix") is None:
+    # Of an installed copy inside another project's repository, git knows no file: the commit is not ours.
+    if commit is None or not _git(root, "ls-files", "--", "."):
         return GitState(None, False, "", ())
     diff = _git(root, "diff", "HEAD", "--binary", "--", ".", *NO_SOURCE) or ""
     directories = [name for name in SOURCE_DIRECTORIES if (root / name).is_dir()]

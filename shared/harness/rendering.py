@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table as RichTable
 
@@ -116,6 +117,16 @@ def markdown_table(table: Table) -> str:
     """One table as GitHub Markdown; vertical bars and line breaks inside cells are escaped."""
     lines = [table.header, ["---"] * len(table.header), *table.rows]
     return "\n".join("| " + " | ".join(_markdown_cell(cell) for cell in line) + " |" for line in lines)
+
+
+def aligned_table(table: Table) -> str:
+    """The same with cells padded, all but the last column, so that the source too reads as a table."""
+    lines = [[_markdown_cell(cell) for cell in line] for line in (table.header, *table.rows)]
+    widths = [max(cell_len(line[column]) for line in lines) for column in range(len(table.header) - 1)]
+    lines.insert(1, ["-" * width for width in widths] + ["---"])
+    for line in lines:
+        line[:-1] = [cell + " " * (width - cell_len(cell)) for cell, width in zip(line, widths)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def print_claims(console: Console, outcomes: Sequence[ClaimOutcome], counted: Sequence[tuple[str, str]]) -> None:

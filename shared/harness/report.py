@@ -1,4 +1,4 @@
-"""Results on disk -> REPORT.md, index.html, numbers.csv, numbers.tex and the generated tables inside read-me files.
+"""Results on disk -> REPORT.md, index.html, numbers.csv, numbers.tex, references.bib and tables inside read-me files.
 
 Nothing is typed by hand and nothing is run: the same files on disk give the same report.  Results of the `smoke`
 profile are a test of the machinery; they are left out unless a paper has no others.
@@ -11,46 +11,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.harness.calibration_table import calibration_blocks
-from grpo_replications.shared.harness.claim_tables import (
-    claims_blocks,
-    claims_overview,
-    claims_table,
-    counts_line,
-    headlines,
-)
-from grpo_replications.shared.harness.claims import PAPER, UNLIKE_NAME
+from grpo_replications.shared.harness.claim_tables import claims_blocks
 from grpo_replications.shared.harness.jobs import write_atomic
+from grpo_replications.shared.harness.number_ids import add_ids, known_ids
+from grpo_replications.shared.harness.number_latex import numbers_tex
+from grpo_replications.shared.harness.numbers import profile_numbers, write_numbers
 from grpo_replications.shared.harness.outcomes import (
     VERDICTS_FILE,
     CheckLine,
     ClaimOutcome,
     claim_outcomes,
-    number,
-    plain,
     read_verdicts,
-    write_csv,
 )
 from grpo_replications.shared.harness.papers import Paper, check_apart
 from grpo_replications.shared.harness.progress import duration
-from grpo_replications.shared.harness.rendering import (
-    Block,
-    Heading,
-    Image,
-    Paragraph,
-    markdown_table,
-    to_html,
-    to_markdown,
-)
+from grpo_replications.shared.harness.readmes import update_readmes
+from grpo_replications.shared.harness.references import references_bib
+from grpo_replications.shared.harness.rendering import Block, Heading, Image, Paragraph, to_html, to_markdown
 from grpo_replications.shared.harness.runs import read_record
 from grpo_replications.shared.harness.verdicts import NOT_RUN
-from grpo_replications.shared.statistics.proportions import share
 
 SMOKE = "smoke"
 PREFERENCE = ("full", "quick", "gpu", "paper")  # whose verdict on a check the read-me files show
-NUMBER_COLUMNS = ["id", "value", "low", "high", "n", "seeds", "metric", "command", "commit", "unit", "definition"]
-WON = "seeds on which the side called better is better, as a share of the seeds that are not tied"
 
 LEGEND = (
     "Verdicts: **reproduced**; **reproduced under conditions** (it holds for some settings, which are named); **not "
@@ -60,14 +43,6 @@ LEGEND = (
     "written after the measurements that it judges, the check says so. Measurements made before runs kept a record of "
     "their criteria cannot show that a criterion is older: `criterion_newer` in verdicts.csv is then *not recorded*."
 )
-
-LATEX_LOOKUP = r"""% Generated. \replicationnumber{id} prints value and interval, \replicationvalue{id} the value alone.
-\newcommand{\replicationlookup}[2]{%
-  \ifcsname replication#1:#2\endcsname\csname replication#1:#2\endcsname
-  \else\errmessage{No replication number called #2}\fi}
-\newcommand{\replicationnumber}[1]{\replicationlookup{number}{#1}}
-\newcommand{\replicationvalue}[1]{\replicationlookup{value}{#1}}
-"""
 
 
 @dataclass(frozen=True)
@@ -84,8 +59,8 @@ class ProfileResults:
 def build_report(papers: Sequence[Paper], results: Path, root: Path | None = None) -> Path:
     """Write every generated file under `results` and return the path of REPORT.md.
 
-    With `root`, the checkout that `results` belongs to, also the generated tables inside its README.md and inside
-    each paper's.
+    With `root`, the checkout that `results` belongs to, also references.bib, the table of ids, and the generated tables
+    inside its README.md and inside each paper's.
     """
     check_apart(papers)
     found = {paper.slug: _shown(collect(paper, results)) for paper in papers}
@@ -93,11 +68,23 @@ def build_report(papers: Sequence[Paper], results: Path, root: Path | None = Non
     results.mkdir(parents=True, exist_ok=True)
     write_atomic(results / "REPORT.md", to_markdown(blocks))
     write_atomic(results / "index.html", to_html(blocks, "Replication report"))
-    numbers = [line for own in found.values() for one in own for line in number_lines(one)]
-    write_csv(results / "numbers.csv", NUMBER_COLUMNS, numbers)
+    aliases = {known.id: known.alias for known in known_ids(papers).values()}
+    numbers = [
+        number
+        for own in found.values()
+        for one in own
+        for number in profile_numbers(one.paper, one.profile, one.record, one.lines, aliases)
+    ]
+    write_numbers(results / "numbers.csv", numbers)
     write_atomic(results / "numbers.tex", numbers_tex(numbers))
     if root is not None:
-        _update_readmes(papers, found, root)
+        citation = root / "CITATION.cff"
+        if citation.is_file():
+            write_atomic(results / "references.bib", references_bib(citation, papers))
+        add_ids([paper for paper in papers if paper.directory.is_relative_to(root)])
+        committed = {slug: [one for one in own if one.profile != SMOKE] for slug, own in found.items()}
+        best = {paper.slug: best_outcomes(paper, committed[paper.slug]) for paper in papers}
+        update_readmes(papers, best, results, root)
     return results / "REPORT.md"
 
 
@@ -110,88 +97,6 @@ def collect(paper: Paper, results: Path) -> list[ProfileResults]:
             lines = read_verdicts(paper, profile, directory)
             found.append(ProfileResults(paper, profile, directory, read_record(directory), lines))
     return found
-
-
-def update_marked_block(path: Path, name: str, text: str) -> bool:
-    """Replace what stands between `<!-- generated:NAME -->` and `<!-- /generated:NAME -->` in `path`.
-
-    False where the file or both marks are absent; one mark without the other is an error.
-    """
-    if not path.exists():
-        return False
-    content = path.read_text(encoding="utf-8")
-    opening, closing = f"<!-- generated:{name} -->", f"<!-- /generated:{name} -->"
-    start, end = content.find(opening), content.find(closing)
-    if start < 0 and end < 0:
-        return False
-    if start < 0 or end < start:
-        raise ReplicationError(f"{path} has only one of the marks {opening} and {closing}, or has them in wrong order.")
-    updated = f"{content[: start + len(opening)]}\n\n{text.strip()}\n\n{content[end:]}"
-    if updated != content:
-        write_atomic(path, updated)
-    return True
-
-
-def number_lines(results: ProfileResults) -> list[list[Any]]:
-    """The lines of `numbers.csv`: one per cell of every judged check, and one per share of seeds won."""
-    lines = []
-    for line in results.lines:
-        check = line.check
-        entry = results.record.get("experiments", {}).get(check.experiment, {})
-        commits = " ".join(entry.get("commits", {}))
-        for cell in line.cells:
-            where = f"[{cell.conditions}]" if cell.conditions else ""
-            numbers = [("", cell.estimate, check.metric, check.unit, check.definition)]
-            if cell.won is not None and sum(cell.won[:2]):
-                won = share(cell.won[0], sum(cell.won[:2]), exact=True)
-                numbers.append((":won", won, f"seeds won by {check.metric}", "share of seeds", WON))
-            for suffix, estimate, metric, unit, definition in numbers:
-                name = f"{check.id}{where}{suffix}@{results.profile}"
-                values = [plain(value) for value in estimate[:3]]
-                origin = [estimate.n, cell.seeds, metric, line.command, commits]
-                lines.append([name, *values, *origin, unit, definition])
-    return lines
-
-
-def numbers_tex(lines: Sequence[Sequence[Any]]) -> str:
-    r"""LaTeX that knows every number: `\replicationnumber{id}` with interval, `\replicationvalue{id}` without."""
-    text = LATEX_LOOKUP.splitlines()
-    for name, value, low, high, *_ in lines:
-        if UNLIKE_NAME.search(name):
-            raise ReplicationError(f"The number '{name}' has a character in its name that LaTeX cannot look up.")
-        short = _latex_number(value) or "unknown"
-        interval = f" [{_latex_number(low)}, {_latex_number(high)}]" if low and high else ""
-        text.append(f"\\expandafter\\def\\csname replicationvalue:{name}\\endcsname{{{short}}}")
-        text.append(f"\\expandafter\\def\\csname replicationnumber:{name}\\endcsname{{{short}{interval}}}")
-    return "\n".join(text) + "\n"
-
-
-def findings(papers: Sequence[Paper], found: dict[str, list[ProfileResults]]) -> str:
-    """The part of the root README.md: for every paper its claims, one row each, and the counts."""
-    parts = []
-    for paper in papers:
-        outcomes = best_outcomes(paper, found[paper.slug])
-        table = claims_table(outcomes, PAPER)
-        if table is not None:
-            title = f"**{paper.facts.title}**" + (f" (arXiv:{paper.facts.arxiv})" if paper.facts.arxiv else "")
-            page = f"replications/{paper.name}/README.md"
-            counted = f"{counts_line(outcomes)} [All checks]({page}#checks)."
-            parts += [f"{title}, `{paper.slug}`", markdown_table(table), counted]
-    return "\n\n".join(parts) or "No results yet."
-
-
-def papers_table(papers: Sequence[Paper], root: Path) -> str:
-    """The table of papers of the root README.md: source, command and page of each, all of them below `root`."""
-    lines = ["| paper | command | page |", "|---|---|---|"]
-    for paper in papers:
-        facts = paper.facts
-        page = (paper.directory / "README.md").relative_to(root).as_posix()
-        authors = f"{facts.authors}, " if facts.authors else ""
-        url = facts.url or (f"https://arxiv.org/abs/{facts.arxiv}" if facts.arxiv else "")
-        link = f" ([{f'arXiv:{facts.arxiv}' if facts.arxiv else 'source'}]({url}))" if url else ""
-        title = f"{authors}*{facts.title}*{link}"
-        lines.append(f"| {title} | `make replicate-{facts.slug}` | [{facts.slug}]({page}) |")
-    return "\n".join(lines)
 
 
 def _shown(found: list[ProfileResults]) -> list[ProfileResults]:
@@ -263,11 +168,6 @@ def provenance_line(record: dict[str, Any]) -> str:
     return "; ".join(parts) + "."
 
 
-def _latex_number(value: str) -> str:
-    names = {"inf": r"$\infty$", "-inf": r"$-\infty$"}
-    return names.get(value, number(float(value))) if value else ""
-
-
 def best_outcomes(paper: Paper, found: list[ProfileResults]) -> list[ClaimOutcome]:
     """Every claim, each check with its verdict from the most complete profile that has one; empty without results."""
     ranked = [one for name in PREFERENCE for one in found if one.profile == name]
@@ -279,21 +179,3 @@ def best_outcomes(paper: Paper, found: list[ProfileResults]) -> list[ClaimOutcom
         choices = [one.lines[position] for one in ranked]
         best.append(next((choice for choice in choices if choice.verdict != NOT_RUN), choices[0]))
     return claim_outcomes(paper, best)
-
-
-def _update_readmes(papers: Sequence[Paper], found: dict[str, list[ProfileResults]], root: Path) -> None:
-    inside = [paper for paper in papers if paper.directory.is_relative_to(root)]
-    update_marked_block(root / "README.md", "papers", papers_table(inside, root))
-    committed = {slug: [one for one in own if one.profile != SMOKE] for slug, own in found.items()}
-    if any(committed[paper.slug] for paper in inside):
-        update_marked_block(root / "README.md", "findings", findings(inside, committed))
-    for paper in papers:
-        outcomes = best_outcomes(paper, committed[paper.slug])
-        if outcomes:
-            texts = {
-                "headlines": headlines(outcomes),
-                "claims": to_markdown(claims_overview(outcomes)),
-                "findings": to_markdown(claims_blocks(outcomes, 3)),  # claims and every check
-            }
-            for name, text in texts.items():
-                update_marked_block(paper.directory / "README.md", f"{name}-{paper.slug}", text)

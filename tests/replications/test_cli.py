@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import types
@@ -49,6 +50,9 @@ def test_list(replicate: Run) -> None:
         "needs gpu",
     ):
         assert word in printed
+    code, printed = replicate("list", "--json")
+    (paper,) = json.loads(printed)
+    assert code == 0 and paper["paper"] == "toy-paper" and paper["profiles"][0]["experiments"] == ["draw", "batch"]
 
 
 def test_run_goes_all_the_way_to_the_report(replicate: Run, tmp_path: Path) -> None:
@@ -67,7 +71,7 @@ def test_run_goes_all_the_way_to_the_report(replicate: Run, tmp_path: Path) -> N
     for name in ("REPORT.md", "index.html", "numbers.csv", "numbers.tex"):
         assert (tmp_path / "results" / name).is_file(), name
     assert "Profile quick: a few seconds" in printed and "draw, batch" in printed
-    assert "as published: 1 reproduced, 1 not run" in printed and "REPORT.md" in printed
+    assert "as published       1 reproduced, 1 not run (of 2)" in printed and "report " in printed
     assert "replicate run toy_paper --workers 1" in (directory / "record.json").read_text()
 
     for command in (
@@ -82,6 +86,12 @@ def test_run_goes_all_the_way_to_the_report(replicate: Run, tmp_path: Path) -> N
         assert replicate(*command)[0] == 0
         assert (directory / "measurements.csv.bz2").stat().st_mtime_ns == before
         assert (directory / "verdicts.csv").is_file() and (directory / "figures" / "scores.png").is_file()
+
+    code, printed = replicate("cite", "toy-paper-identity")
+    assert code == 0 and "toy-paper/identity@quick" in printed and "Nothing is left over" not in printed
+    (judged,) = json.loads(replicate("verdicts", "--json")[1])
+    assert (judged["profile"], judged["claims"][0]["published"]["verdict"]) == ("quick", "reproduced")
+    assert judged["claims"][0]["checks"][0]["id"] == "toy-paper/identity"
 
 
 def test_a_failing_job_gives_exit_code_one_and_the_rest(replicate: Run, toy: Path, tmp_path: Path) -> None:
@@ -171,7 +181,7 @@ def test_help_and_list_import_nothing_heavy() -> None:
 
 
 def test_every_command_has_a_help_text(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("list", "run", "verdicts", "figures", "report", "model", "bench"):
+    for command in ("list", "run", "verdicts", "figures", "report", "compare", "model", "bench"):
         with pytest.raises(SystemExit) as stop:
             main([command, "--help"])
         assert stop.value.code == 0 and len(capsys.readouterr().out) > 100
