@@ -12,6 +12,7 @@ from grpo_replications.shared.harness.jobs import Experiment, deferred
 
 _later = partial(deferred, "grpo_replications.replications.grpo_sg")
 _SMALL = _later("training_small", "training_small")
+_MANY = _later("many_training", "many_training")
 
 EXPERIMENTS: dict[str, Experiment] = {
     "token-gradients": Experiment(
@@ -35,12 +36,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         _SMALL, "every method from the same start, on a small transformer that can half add", settings.SmallSettings
     ),
     "training-small-lr": Experiment(_SMALL, "the same at other learning rates", settings.SmallSettings),
-    "training-small-best": Experiment(
-        _later("training_small", "training_small_best"),
-        "the same, each method at its own best learning rate",
-        settings.SmallBestSettings,
-        seeds_at_once=True,
-    ),
     "training-small-sgd": Experiment(_SMALL, "the same under SGD without clipping", settings.SmallSettings),
     "identifiability-training": Experiment(
         _later("training_small", "identifiability_training"),
@@ -53,6 +48,29 @@ EXPERIMENTS: dict[str, Experiment] = {
         settings.SensitivitySettings,
     ),
     "placement": Experiment(_SMALL, "inside or outside the clip, KL weighted or not", settings.SmallSettings),
+    "many-same-batch": Experiment(
+        _later("many_same_batch", "many_same_batch"),
+        "one batch's gradient under every weighting, along a run of plain GRPO",
+        settings.SameBatchSettings,
+        seeds_at_once=True,
+    ),
+    "many-generalization": Experiment(
+        _MANY,
+        "every method on 64 training problems, solve rates on these and on others",
+        settings.ManyTrainingSettings,
+        seeds_at_once=True,
+    ),
+    "many-rates": Experiment(
+        _MANY,
+        "every method at six learning rates, two updates a rollout",
+        settings.ManyTrainingSettings,
+        seeds_at_once=True,
+    ),
+    "same-batch-embedded": Experiment(
+        _later("embedded_batches", "same_batch_embedded"),
+        "gradients of the embedded model's groups under every weighting",
+        settings.SampledGroups,
+    ),
     "training": Experiment(
         _later("training", "training"),
         "every method from the same start, language model on addition",

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from grpo_replications.replications.grpo_sg.settings import IdentifiabilitySettings
+from grpo_replications.replications.grpo_sg.settings import IdentifiabilitySettings, SampledGroups
 from grpo_replications.replications.grpo_sg.token_gradients import spearman
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.harness.jobs import JobContext, Row
@@ -263,7 +263,7 @@ def identifiability(settings: IdentifiabilitySettings, seed: int, context: JobCo
     """
     model, tokenizer = catalog.load(settings.model)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
-    groups = _sampled_groups(model, tokenizer, settings, seed)
+    groups = sampled_groups(model, tokenizer, settings, seed)
     context.progress(0.4)
     tokens = [_token_numbers(model, group) for group in groups]
     raw, logp = (np.concatenate(column) for column in zip(*tokens, strict=True))
@@ -295,7 +295,7 @@ def _head_shift(model: Any, group: Group, raw: np.ndarray, logp: np.ndarray, c: 
     }
 
 
-def _sampled_groups(model: Any, tokenizer: Any, settings: IdentifiabilitySettings, seed: int) -> list[Group]:
+def sampled_groups(model: Any, tokenizer: Any, settings: SampledGroups, seed: int) -> list[Group]:
     """Groups of the seed's prompts; more prompts are drawn, a bounded number of times, until some group is mixed."""
     count = settings.prompts
     problems = addition_problems(

@@ -30,12 +30,17 @@ class TokenGradientsSettings(AdditionSamples):
     tokens_per_completion: int = Field(ge=1, description="tokens whose gradients are taken, evenly spaced")
 
 
-class IdentifiabilitySettings(AdditionSamples):
-    """`identifiability`."""
+class SampledGroups(AdditionSamples):
+    """`same-batch-embedded`; groups of completions that a model samples for additions."""
 
     prompts: int = Field(ge=1, description="prompts of a seed")
     group_size: int = Field(ge=2, description="completions of a prompt, G")
     reward: Literal["addition", "parity"] = Field(description="parity of token ids is for a model that cannot add")
+
+
+class IdentifiabilitySettings(SampledGroups):
+    """`identifiability`."""
+
     shifts: list[float] = Field(min_length=1, description="constants added to all logits, for the weights")
     scales: list[float] = Field(description="factors on all logits, for the weights")
     gradient_shifts: list[float] = Field(description="the same, for the gradients")
@@ -78,14 +83,6 @@ class SmallSettings(MethodSettings, SmallStart):
     )
 
 
-class SmallBestSettings(SmallSettings):
-    """The same, each method at its own best learning rate."""
-
-    lr: None = Field(None, description="fixed: chosen among lrs")
-    lrs: list[float] = Field(min_length=1, description="learning rates to choose from")
-    selection_seeds: int = Field(ge=1, description="seeds on which the rate is chosen, apart from those reported")
-
-
 class ShiftedTrainingSettings(SmallSettings):
     """`identifiability-training`."""
 
@@ -100,6 +97,47 @@ class SensitivitySettings(SmallSettings):
     mus: list[float] = Field(description="in place of mu")
     lowers: list[float] = Field(description="in place of lower")
     uppers: list[float] = Field(description="in place of upper")
+
+
+# --- training: many small transformers at once ------------------------------------------------------------------------
+
+
+class SumsStart(Settings):
+    """A small transformer taught running sums modulo 10, and how its rollouts are drawn."""
+
+    terms: int = Field(ge=1, description="digits of an answer")
+    width: int = Field(64, ge=1, description="hidden units")
+    layers: int = Field(2, ge=1, description="layers")
+    heads: int = Field(4, ge=1, description="attention heads")
+    inner: int = Field(128, ge=1, description="units of a feed-forward layer")
+    start_rate: float = Field(gt=0, lt=1, description="exact solve rate at which teaching ends")
+    pretrain_lr: float = Field(5e-4, gt=0, description="learning rate of the teaching (Adam)")
+    pretrain_batch: int = Field(64, ge=1, description="problems a step of the teaching")
+    pretrain_every: int = Field(5, ge=1, description="steps of the teaching from one look to the next")
+    pretrain_max_steps: int = Field(3000, ge=0, description="steps after which teaching counts as failed")
+    prompts_per_step: int = Field(8, ge=2, description="groups a rollout")
+    group_size: int = Field(8, ge=2, description="completions of a prompt, G")
+    rollouts: int = Field(ge=1, description="rollouts")
+    lr: float = Field(gt=0, description="learning rate (Adam)")
+
+
+class ManyTrainingSettings(SumsStart):
+    """`many-generalization` and `many-rates`: one method."""
+
+    method: Literal["grpo", "sharpness", "sharpness-reverse", "advantage-reweighting", "lopti", "80/20"] = Field(
+        description="token weights, at mean 1, tau fitted to each start; lopti and 80/20 as published"
+    )
+    contrast: float = Field(1.0, gt=0, description="factor on the weights' deviation from their mean")
+    updates: int = Field(1, ge=1, description="optimizer steps a rollout; lopti makes two whatever it is")
+    train_problems: int = Field(0, ge=0, description="size of a fixed set of training problems; 0: new ones each step")
+    train_level: float = Field(0.6, gt=0, lt=1, description="rate on the fixed set at which methods are compared")
+    look_every: int = Field(ge=1, description="rollouts from one look at the solve rates to the next")
+    held_out: int = Field(512, ge=1, description="held-out problems")
+    curves: bool = Field(False, description="whether solve rates by step are kept")
+
+
+class SameBatchSettings(SumsStart):
+    """`many-same-batch`: every weighting on the batches of one run of plain GRPO."""
 
 
 # --- training: language models ----------------------------------------------------------------------------------------

@@ -54,10 +54,15 @@ def smoothness(history: Sequence[dict[str, Any]]) -> dict[str, float]:
         "grad_norm_spikes": float(gradient_norms(list(history)).spikes),
         "reward_mean": float(rewards.mean()),
         "reward_last": float(rewards[-max(1, len(rewards) // 5) :].mean()),
-        "reward_roughness": float(np.diff(rewards).std() / math.sqrt(2)) if len(rewards) > 2 else math.nan,
+        "reward_roughness": roughness(rewards),
         "kl_start": history[0].get("kl", math.nan),
         "entropy_last": statistics.fmean(entropies[-max(1, len(entropies) // 5) :]) if entropies else math.nan,
     }
+
+
+def roughness(rewards: np.ndarray) -> float:
+    """Standard deviation of the change from one rollout's mean reward to the next, over √2; nan for less than three."""
+    return float(np.diff(rewards).std() / math.sqrt(2)) if len(rewards) > 2 else math.nan
 
 
 def weights(history: Sequence[dict[str, Any]]) -> dict[str, float]:

@@ -3,8 +3,8 @@
 All methods of a seed start from one pre-trained model and see the same prompts in the same order, with the same
 sampling seed and the same number of completions; what they sample differs as soon as their policies do. Experiments:
 `training-small` (also `training-small-lr`, `training-small-sgd` and `placement`, which are other settings of it),
-`training-small-best`, where each method has its own best learning rate, `sensitivity` to the constants of the weights,
-and `identifiability-training`, where the raw logits are shifted by a constant.
+`sensitivity` to the constants of the weights, and `identifiability-training`, where the raw logits are shifted by a
+constant.
 
 Under Adam a factor that all weights share cancels, and so it does where the gradient norm is clipped at every step. A
 method that makes all weights larger is thus plain GRPO; only how weights differ from each other can matter. Under SGD
@@ -25,7 +25,6 @@ from grpo_replications.replications.grpo_sg.identifiability import shift_head
 from grpo_replications.replications.grpo_sg.settings import (
     SensitivitySettings,
     ShiftedTrainingSettings,
-    SmallBestSettings,
     SmallSettings,
 )
 from grpo_replications.replications.grpo_sg.training_metrics import run_rows, weights
@@ -38,7 +37,7 @@ from grpo_replications.shared.training.run import passes
 
 SETS = ("held_out", "train", "longer")
 SELECTION = 1000
-"""Seeds from here on choose learning rates; they are never reported."""
+"""Added to a seed for other prompts and samples from the same start."""
 
 
 @dataclass(frozen=True)
@@ -126,30 +125,6 @@ def training_small(settings: SmallSettings, seed: int, context: JobContext) -> l
     `longer_change` from start to end, and everything of `training_metrics.run_rows`.
     """
     return small_rows(small_run(settings, seed, context.progress), settings)
-
-
-def training_small_best(settings: SmallBestSettings, seeds: range, context: JobContext) -> list[Row]:
-    """One method at its own best learning rate of `lrs`, chosen on `selection_seeds` other seeds.
-
-    Chosen is the highest mean final accuracy on held-out problems over those seeds; rows are of the reported seeds
-    (`seed`), and `best_lr` and `selection/<lr>` of none.
-    """
-    lrs, others = settings.lrs, range(SELECTION, SELECTION + settings.selection_seeds)
-    total, done = len(lrs) * len(others) + len(seeds), 0
-
-    def run(lr: float, seed: int) -> SmallRun:
-        nonlocal done
-        result = small_run(SmallSettings.of(settings, lr=lr), seed)
-        done += 1
-        context.progress(done / total)
-        return result
-
-    found = {lr: statistics.fmean(run(lr, seed).final("held_out_accuracy") for seed in others) for lr in lrs}
-    best = max(found, key=lambda lr: found[lr])
-    rows = [row("best_lr", best), *(row(f"selection/{lr:g}", value) for lr, value in found.items())]
-    for seed in seeds:
-        rows += [{**measured, "seed": seed} for measured in small_rows(run(best, seed), settings)]
-    return rows
 
 
 def identifiability_training(settings: ShiftedTrainingSettings, seed: int, context: JobContext) -> list[Row]:

@@ -8,7 +8,6 @@ test holds the gradients against the trainer's. Departures from a run through TR
 2. A rollout is one optimizer step, or several over the whole of it (`num_iterations`), never micro-batches. Means over
    "the batch", as in `rescale`, are over one run's rollout.
 3. Completions are drawn by an inverse distribution function from a stream of the run's own seed.
-4. The share of most entropic tokens (80/20) is TRL's own option and is not offered here.
 
 Shape legend: S runs, B prompts, G completions of a prompt, R = B G completions of a run, T tokens, V vocabulary.
 """
@@ -16,7 +15,7 @@ Shape legend: S runs, B prompts, G completions of a prompt, R = B G completions 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 
 import torch
@@ -62,8 +61,6 @@ class Objective:
         for name, bound in bounds.items():
             if not getattr(self, name) > bound:
                 raise ReplicationError(f"{name} is out of range: {getattr(self, name)}.")
-        if self.weighting is not None and self.weighting.top_entropy_quantile is not None:
-            raise ReplicationError("80/20 is an option of TRL's trainer; many runs at once do not have it.")
 
     @property
     def weighting(self) -> Weighting | None:
@@ -185,7 +182,7 @@ class ManyRuns:
 
     def _gradients(self, rollout: Rollout, known: _Known, visit: int) -> tuple[list[Tensor], Tensor]:
         """Gradients of update number `visit`, and the share of each run's tokens that it clips."""
-        logps, raw = self._logps(rollout, self.models)
+        logps, raw, entropies = self._logps(rollout, self.models)
         if known.old is None:
             known.old = logps.detach()
         batch = TokenBatch(
@@ -197,17 +194,23 @@ class ManyRuns:
             torch.full((logps[..., 0].numel(),), visit),
         )
         placed = placed_weights(self.weighting, batch, len(self.models))
+        if self.weighting is not None and self.weighting.top_entropy_quantile is not None:
+            placed = on_most_entropic(placed, entropies, known.mask, self.weighting.top_entropy_quantile)
         arguments = (known.old, known.advantages, known.mask, placed)
         losses = objective_values(self.objective, logps, *arguments, reference=known.reference)
         clipped = clipped_share(self.objective, logps.detach(), *arguments)
         return list(torch.autograd.grad(losses.sum(), self.models.trainable())), clipped
 
-    def _logps(self, rollout: Rollout, models: ManyTransformers) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of the completions' tokens at the temperature, and their raw logits: (S, R, T) each."""
+    def _logps(self, rollout: Rollout, models: ManyTransformers) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probabilities of the completions' tokens and entropies before them, both at the temperature, and the
+        tokens' raw logits: (log-probabilities, raw logits, entropies), (S, R, T) each; only the first with a gradient.
+        """
         logits = rollout.logits(models).flatten(1, 2)
         ids = rollout.completions.flatten(1, 2).unsqueeze(3)
         logps = (logits / self.objective.temperature).log_softmax(dim=-1)
-        return logps.gather(3, ids).squeeze(3), logits.detach().gather(3, ids).squeeze(3)
+        constant = logps.detach()
+        entropies = -(constant.exp() * constant).sum(dim=-1)
+        return logps.gather(3, ids).squeeze(3), logits.detach().gather(3, ids).squeeze(3), entropies
 
     def _rollout_weights(self, rollout: Rollout) -> Tensor | None:
         if self.weighting is None or self.weighting.rollout_weight is None:
@@ -261,6 +264,18 @@ def placed_weights(weighting: Weighting | None, batch: TokenBatch, runs: int) ->
     # Matched weights are dealt out by rank, so each run is placed alone.
     parts = [value.chunk(runs) if isinstance(value, Tensor) else [None] * runs for value in vars(batch).values()]
     return _by_run([weighting.place(TokenBatch(*part)) for part in zip(*parts, strict=True)], runs)
+
+
+def on_most_entropic(placed: PlacedWeights, entropies: Tensor, mask: Tensor, share: float) -> PlacedWeights:
+    """`placed` with a policy term for the most entropic `share` of each run's tokens only, as TRL's option does.
+
+    `entropies`, `mask`: (S, R, T). A token is kept if its entropy reaches the quantile 1 - share of its run's tokens;
+    the KL term stays on all tokens.
+    """
+    counted = entropies.masked_fill(~mask, torch.nan).flatten(1)
+    edges = counted.nanquantile(1 - share, dim=1).view(-1, 1, 1)
+    kept = ((entropies >= edges) & mask).to(entropies.dtype)
+    return replace(placed, advantage=kept if placed.advantage is None else placed.advantage * kept)
 
 
 def _by_run(placed: Sequence[PlacedWeights], runs: int) -> PlacedWeights:

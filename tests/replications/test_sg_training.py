@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from pathlib import Path
@@ -28,7 +27,6 @@ from grpo_replications.replications.grpo_sg.settings import (
     PuzzleTrainingSettings,
     SensitivitySettings,
     ShiftedTrainingSettings,
-    SmallBestSettings,
     SmallSettings,
 )
 from grpo_replications.shared.errors import ReplicationError
@@ -210,25 +208,6 @@ def test_a_shift_of_the_logits_moves_weights_and_not_grpo(tmp_path: Path) -> Non
     assert found["grad_norm_ratio/60"] > 1.2
 
 
-def test_the_best_learning_rate_is_chosen_on_other_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[float, int]] = []
-    real = training_small.small_run(SMALL, 0)
-
-    def fake(settings: SmallSettings, seed: int, **_: Any) -> training_small.SmallRun:
-        seen.append((settings.lr, seed))
-        better = (settings.lr == 0.2) == (seed >= training_small.SELECTION)  # the reported seeds would say 0.1
-        curves = {**real.curves, "held_out_accuracy": [(0, 0.1), (2, 0.9 if better else 0.2)]}
-        return dataclasses.replace(real, curves=curves)
-
-    monkeypatch.setattr(training_small, "small_run", fake)
-    settings = SmallBestSettings(**{**TINY, "lr": None, "lrs": [0.1, 0.2], "selection_seeds": 2})
-    rows = training_small.training_small_best(settings, range(3), context(tmp_path))
-    assert values([row for row in rows if "seed" not in row])["best_lr"] == 0.2
-    assert [lr for lr, seed in seen if seed < training_small.SELECTION] == [0.2] * 3
-    assert {row["seed"] for row in rows if row["metric"] == "final_accuracy"} == {0, 1, 2}
-    assert all(row["value"] == 0.2 for row in rows if row["metric"] == "final_accuracy")
-
-
 def test_sensitivity_moves_one_constant_at_a_time(tmp_path: Path) -> None:
     lists = {"alphas": [1.6], "taus": [], "mus": [], "lowers": [], "uppers": [1.2]}
     settings = SensitivitySettings(**TINY, method="sharpness", tau=1.0, **lists)
@@ -359,7 +338,6 @@ def measured() -> pd.DataFrame:
         add("training-small-lr", ends, method=method, lr=6e-4, **more)
     for method in ("grpo", "sharpness"):
         add("training", ends, curves, method=method)
-    add("training-small-best", [*ends, "best_lr"], method="grpo")
     add("sensitivity", ["accuracy_change/tau=2", "accuracy_change/other_samples"])
     add("placement", ends, method="sharpness", placement="inside", weight_kl=True)
     for c in (0, 12):
