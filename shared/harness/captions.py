@@ -15,6 +15,7 @@ from typing import Any
 CAPTIONS = "captions.json"
 NO_NUMBER = "The paper prints no number for this."
 MEAN_INTERVAL = "95 % intervals of the mean over seeds"
+DIFFERENCE_INTERVAL = "95 % intervals of the mean paired difference over seeds"
 
 _LATEX = {
     **{sign: rf"\{sign}" for sign in "%&_#{}$"},

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.legend import Legend
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogFormatter, NullFormatter
@@ -28,7 +29,7 @@ def finish(figure: Figure) -> Figure:
     own is only moved. Titles stand on the left, above the legend. A figure that is laid out already stays as it is.
     """
     engine = figure.get_layout_engine()
-    if engine is None or not hasattr(engine, "execute"):
+    if not isinstance(engine, ConstrainedLayoutEngine):
         return figure
     axes = [axis for axis in figure.axes if axis.get_visible()]
     for axis in axes:
@@ -40,7 +41,7 @@ def finish(figure: Figure) -> Figure:
     own = [axis for axis in axes if axis.get_legend() is not None]
     for axis in own:
         axis.get_legend().set_in_layout(False)
-    figure.get_layout_engine().execute(figure)
+    engine.execute(figure)
     added: dict[int, float] = {}
     for axis in own:
         row = axis.get_subplotspec().rowspan.start if axis.get_subplotspec() else 0
@@ -48,7 +49,9 @@ def finish(figure: Figure) -> Figure:
     shared = sum(_shared_legend(figure, legend) for legend in list(figure.legends))
     width, height = figure.get_size_inches()
     figure.set_size_inches(width, height + (sum(added.values()) + shared) / 72)
-    figure.get_layout_engine().execute(figure)
+    engine.execute(figure)
+    for axis in axes:
+        _title_within(axis)
     figure.set_layout_engine("none")
     return figure
 
@@ -151,6 +154,15 @@ def _legend_above(axis: Axes) -> float:
     if title := axis.get_title("left"):
         axis.set_title(title, loc="left", pad=height + _GAP)
     return height
+
+
+def _title_within(axis: Axes) -> None:
+    """End a title with its panel where it would be cut off at the figure's edge."""
+    title, frame = axis.get_title("left"), axis.get_figure(root=True).bbox
+    if title and _box(axis._left_title).x1 > frame.x1:
+        pad = 72 * (_box(axis._left_title).y0 - axis.get_window_extent().y1) / axis.get_figure(root=True).dpi
+        axis.set_title("", loc="left")
+        axis.set_title(title, loc="right", pad=max(pad, 0.0) + _GAP)
 
 
 def _shared_legend(figure: Figure, legend: Legend) -> float:

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_replications.shared.errors import ReplicationError
-from grpo_replications.shared.harness.captions import CAPTIONS, Caption, read_captions, write_captions
+from grpo_replications.shared.harness.captions import CAPTIONS, Caption, read_captions, write_captions, write_whole
 from grpo_replications.shared.harness.measurements import MEASUREMENTS, TIMINGS, load_measurements
 from grpo_replications.shared.harness.papers import Paper
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ENDINGS = (".png", ".pdf")
+ENDINGS = (".png", ".pdf", ".txt")
 
 
 class Unfinished(ReplicationError):
@@ -31,7 +31,8 @@ def draw_figures(paper: Paper, profile: str, directory: Path) -> dict[str, str]:
     A figure function gets the frame of `shared.harness.measurements.load_measurements`; its `attrs` hold
     `profile`, `timings` (the path of timings) and `paper` (check id -> the number that the paper prints).  It
     returns None where the frame does not hold what it draws; a file left by an earlier run is then removed.
-    Captions, with what was measured on each figure, go to `figures/captions.json`. Raises `Unfinished` where a file
+    The caption goes beside each figure as a text, and all of them, also for LaTeX and with what was measured on
+    the figure, to `figures/captions.json`. Raises `Unfinished` where a file
     cannot be written; the figures before it are kept, and so is the old one.
     """
     if not paper.figures:
@@ -62,6 +63,7 @@ def draw_figures(paper: Paper, profile: str, directory: Path) -> dict[str, str]:
             continue
         try:
             save(figure, target / name)
+            write_whole(target / f"{name}.txt", (words.text + "\n").encode())
         except OSError as error:
             with suppress(OSError):  # the disk may take the captions no more than the figure
                 write_captions(captions, target)

@@ -55,7 +55,7 @@ METHODS = {
     "dapo": Look("DAPO", GREEN, "v", "-."),
     "rloo": Look("RLOO", PINK, "X", ":"),
     "sharpness": Look("SG", VERMILION, "X", "--"),
-    "sharpness-mean1": Look("SG, mean weight 1", ORANGE, "p", "-."),
+    "sharpness-mean1": Look("SG, mean 1", ORANGE, "p", "-."),
     "sharpness-reverse": Look("SG reversed", PINK, ">", ":"),
     "sharpness-logprob": Look("SG on log π", PINK, "*", LINES[4]),
     "sharpness-prob": Look("SG on π", ORANGE, "*", LINES[4]),
