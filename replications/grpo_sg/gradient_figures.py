@@ -101,9 +101,7 @@ def _by_quartile(axes: Axes, pooled: pd.Series, name: str, scale: float = 1.0, r
         unit = float(np.mean([pooled[key] for key in keys])) if relative else 1 / scale
         estimates = [Estimate(*(pooled[key + end] / unit for end in ("", "_low", "_high")), 0) for key in keys]
         style = series(place, label)
-        points_with_interval(
-            axes, _QUARTILES + 0.14 * (place - 1.5), estimates, style.label, style.color, style.marker
-        )
+        points_with_interval(axes, _QUARTILES + 0.14 * (place - 1.5), estimates, style.label, style.color, style.marker)
     return axes
 
 
@@ -128,11 +126,15 @@ def identifiability(frame: pd.DataFrame) -> Figure | None:
     axes[0, 1].set_xlabel("constant c added to all logits")
     _effects(axes[0, 2], rows)
     titled(
-        axes, "share of the weights", "weights against those at c = 0", "how far the weighted gradient turns, over GRPO's"
+        axes,
+        "share of the weights",
+        "weights against those at c = 0",
+        "how far the weighted gradient turns, over GRPO's",
     )
     return caption(
         figure,
-        "A constant c added to all logits leaves the policy as it is and changes SG's weights (SmolLM2-135M): (a) share "
+        "A constant c added to all logits leaves the policy as it is and changes SG's weights "
+        "(SmolLM2-135M): (a) share "
         "of weights at the bounds, (b) change of the weights, (c) angle to the weighted gradient at c = 0 over that of "
         "plain GRPO, also for a scale s and for log π.",
         f"{NO_NUMBER} Its weights (Eq. 20) are a function of the raw logit.",
@@ -239,9 +241,7 @@ def _rises(axes: Axes, rows: pd.DataFrame, label: str, place: int) -> Axes:
     estimates = [mean_interval(found[radius]) for radius in radii]
     value, low, high = (np.array([e[i] for e in estimates], dtype=float) for i in range(3))
     floor = (1e-6, np.inf)  # keeps the band on a logarithmic axis
-    line_with_interval(
-        axes, radii, Estimate(value, low, high, 0), label, style.color, "-", style.marker, floor
-    )
+    line_with_interval(axes, radii, Estimate(value, low, high, 0), label, style.color, "-", style.marker, floor)
     first = _suffixed(rows, "first_order_")
     axes.plot(radii, [first[radius].mean() for radius in radii], color=style.color, linestyle=":")
     gap = rows.loc[rows["metric"] == "gap", "value"].mean()

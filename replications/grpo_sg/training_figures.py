@@ -31,7 +31,7 @@ from grpo_replications.shared.statistics.estimates import Estimate, mean_interva
 BASELINE = "grpo"
 POINTS = 100.0  # of a share, in percentage points
 PAPER_GAINS = (2.7, 6.0)
-"""Average gains over GRPO on mathematics that the paper reports for its models, in points: the smallest, the largest."""
+"""Smallest and largest average gain over GRPO on mathematics that the paper reports, in points."""
 WHERE = "claim 4, models of 3B and more"
 GAINS = f"paper's gains on maths: {PAPER_GAINS[0]:g} to {PAPER_GAINS[1]:g}"
 _CURVES = (
@@ -131,9 +131,7 @@ def training_curves(frame: pd.DataFrame) -> Figure | None:
             if len(table):
                 means, limits = mean_interval(table.to_numpy().T), _LIMITS.get(metric, NOT_NEGATIVE)
                 steps = table.columns.to_numpy(dtype=float)
-                line_with_interval(
-                    axis, steps, means, style.label, style.color, style.line, style.marker, limits
-                )
+                line_with_interval(axis, steps, means, style.label, style.color, style.line, style.marker, limits)
     titled(
         axes,
         "held-out accuracy minus GRPO's, points",
@@ -297,7 +295,9 @@ def training_sensitivity(frame: pd.DataFrame) -> Figure | None:
 
 def _changes(rows: pd.DataFrame) -> dict[str, Estimate]:
     known = set(rows["metric"])
-    prefix = "solve_rate_change/" if any(name.startswith("solve_rate_change/") for name in known) else "accuracy_change/"
+    prefix = (
+        "solve_rate_change/" if any(name.startswith("solve_rate_change/") for name in known) else "accuracy_change/"
+    )
     names = [name for name in dict.fromkeys(rows["metric"]) if name.startswith(prefix)]
     signs = {"alpha": "α", "mu": "μ", "tau": "τ", "lower": "L", "upper": "U"}
     found = {}
@@ -346,7 +346,10 @@ def training_identifiability(frame: pd.DataFrame) -> Figure | None:
     style = look("sharpness")
     values = estimates(lambda c: f"policy_distance/{c:g}_to_grpo", shifts)
     points_with_interval(axes[0, 1], at, values, style.label, style.color, style.marker, NOT_NEGATIVE)
-    lines = (("grpo_shift", "GRPO, logits shifted", look(BASELINE).color), ("grpo_reseeded", "GRPO, other samples", GREY))
+    lines = (
+        ("grpo_shift", "GRPO, logits shifted", look(BASELINE).color),
+        ("grpo_reseeded", "GRPO, other samples", GREY),
+    )
     for (name, label, color), line in zip(lines, ("-", ":"), strict=True):
         value = mean_interval(_by_seed(rows, f"policy_distance/{name}").to_numpy())
         axes[0, 1].axhline(value.value, color=color, linestyle=line, linewidth=1.2, label=label)

@@ -145,9 +145,7 @@ def speed(frame: pd.DataFrame) -> Figure | None:
         paper_line(axes[1, column], 0.5, "paper: under half" if column == 0 else None)
         for i in range(2):
             axes[i, column].set_ylabel(("steps", "ratio")[i])
-            axes[i, column].set_xticks(
-                range(len(cells)), [f"n={n}\n{r:g}".replace("-", "−") for n, r in cells]
-            )
+            axes[i, column].set_xticks(range(len(cells)), [f"n={n}\n{r:g}".replace("-", "−") for n, r in cells])
             axes[i, column].set_ylim(bottom=0)
     titled(
         axes,
@@ -188,7 +186,8 @@ def sums(frame: pd.DataFrame) -> Figure | None:
     titled(axes, *(titles[name] for name in rewards), *(titles[name] for name in rewards))
     return caption(
         _with_legend(figure, axes[0, 0]),
-        "Running sums with a small transformer, over the learning rate: mean steps to a solve rate of one half (above), "
+        "Running sums with a small transformer, over the learning rate: mean steps to a solve rate of "
+        "one half (above), "
         "and the solve rate averaged over the run (below).",
         "The paper (language models on mathematics) reports under half of GRPO's steps to the peak.",
         f"{_seeds(rows)} a point, cut off at {horizon:,.0f} steps; bands: {MEAN_INTERVAL}.",

@@ -74,7 +74,8 @@ def overlap(frame: pd.DataFrame) -> Figure | None:
     steps = ", ".join(f"{PAPER_STEPS[int(size)]:,} for G = {size:g}" for size in sizes if int(size) in PAPER_STEPS)
     return caption(
         figure,
-        "Shared prefixes during training, SmolLM2-135M on addition: mean path depth, intermediate proportion, and share "
+        "Shared prefixes during training, SmolLM2-135M on addition: mean path depth, intermediate "
+        "proportion, and share "
         f"of groups whose tree is not flat, over a run of {last - first + 1:g} steps.",
         "Diamonds in the grey margins: where the runs of the paper's overlap figure begin and end (Qwen-1.5B; steps: "
         f"{steps}); about, as read off the figure.",
@@ -93,7 +94,10 @@ def training(frame: pd.DataFrame) -> Figure | None:
     methods = [method for method in ("grpo", "lambda-grpo") if method in set(curves["method"])]
     for position, method in enumerate(methods):
         style = look(method)
-        for axis, metric, limits in ((axes[0, 0], "validation_accuracy", PROBABILITY), (axes[0, 2], "entropy", NOT_NEGATIVE)):
+        for axis, metric, limits in (
+            (axes[0, 0], "validation_accuracy", PROBABILITY),
+            (axes[0, 2], "entropy", NOT_NEGATIVE),
+        ):
             own = rows[(rows["metric"] == metric) & (rows["method"] == method)]
             own = own.pivot(index="step", columns="seed", values="value")
             if own.empty:
@@ -105,7 +109,9 @@ def training(frame: pd.DataFrame) -> Figure | None:
         means = rows[(rows["metric"] == "mean_accuracy") & (rows["method"] == method)]["value"].to_numpy()
         jitter = np.linspace(-0.08, 0.08, len(means))
         axes[0, 1].plot(position + jitter, means, style.marker, color=style.color, alpha=0.5)
-        points_with_interval(axes[0, 1], [position + 0.2], [mean_interval(means)], "", style.color, style.marker, PROBABILITY)
+        points_with_interval(
+            axes[0, 1], [position + 0.2], [mean_interval(means)], "", style.color, style.marker, PROBABILITY
+        )
         if method == "grpo" and "lambda-grpo" in methods:
             paper_mark(axes[0, 1], 0.7, PAPER_GAIN * means.mean(), "paper: 10 % above GRPO's mean")
     titled(axes[0], "accuracy on held-out sums", "accuracy, mean over the run", "entropy per token (nats)")
@@ -150,9 +156,7 @@ def theorem(frame: pd.DataFrame) -> Figure | None:
         if points:
             values, places = zip(*points, strict=True)
             style = series(place, label)
-            axis.plot(
-                np.maximum(values, floor), places, style.marker, color=style.color, alpha=0.7, label=label
-            )
+            axis.plot(np.maximum(values, floor), places, style.marker, color=style.color, alpha=0.7, label=label)
     axis.set_xscale("log")
     axis.set_yticks(range(len(names)), names.values())
     axis.invert_yaxis()
@@ -162,7 +166,8 @@ def theorem(frame: pd.DataFrame) -> Figure | None:
     groups = rows[rows["metric"] == "groups"]["value"]
     return caption(
         figure,
-        "Largest relative error (float64) of the paper's equalities over all groups of a seed, and of two controls that "
+        "Largest relative error (float64) of the paper's equalities over all groups of a seed, and of "
+        "two controls that "
         "must fail.",
         "The paper's theorem says that both objectives are equal, in value and gradient: an error of 0.",
         f"{runs(rows.groupby('source')['seed'].nunique())} of each kind, one point each, {groups.sum():,.0f} groups in "

@@ -125,7 +125,9 @@ def table1_matched(frame: pd.DataFrame) -> Figure | None:
     seeds = _paired_seeds(frame, [*METHODS, "lambda-grpo-matched"])
     if seeds is None:
         return None
-    lines = {method: _mean_estimates(seeds[method] - seeds["grpo"]) for method in ("lambda-grpo", "lambda-grpo-matched")}
+    lines = {
+        method: _mean_estimates(seeds[method] - seeds["grpo"]) for method in ("lambda-grpo", "lambda-grpo-matched")
+    }
     optimizers, rows = _optimizers(seeds), _table_rows(seeds)
     figure, axes = panels(len(optimizers), len(rows), width=1.1, height=1.0, sharey=True)
     for i, optimizer in enumerate(optimizers):

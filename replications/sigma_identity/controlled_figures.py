@@ -62,15 +62,13 @@ def trajectories(frame: pd.DataFrame) -> Figure | None:
         axes[0, 1].plot(*_line(curves, method, "curve_predicted_silent"), color=style.color, linewidth=0.8)
         hardest, low, high = (_curve(curves, method, f"curve_hardest{end}") for end in ("", "_low", "_high"))
         band = Estimate(hardest.to_numpy(), low.to_numpy(), high.to_numpy(), 0)
-        line_with_interval(
-            axes[0, 2], hardest.index, band, style.label, style.color, style.line, limits=PROBABILITY
-        )
+        line_with_interval(axes[0, 2], hardest.index, band, style.label, style.color, style.line, limits=PROBABILITY)
         axes[0, 2].plot(*_line(curves, method, "mean_field_hardest"), color=style.color, linestyle=(0, (1, 3)))
         if method in PAPER_HARDEST:
-            paper_mark(
-                axes[0, 2], hardest.index[-1], PAPER_HARDEST[method], f"paper, {style.label}", style.color
-            )
-    titled(axes, "mean solve rate", "share of silent groups (lines: predicted)", "mean p of the initially hardest quartile")
+            paper_mark(axes[0, 2], hardest.index[-1], PAPER_HARDEST[method], f"paper, {style.label}", style.color)
+    titled(
+        axes, "mean solve rate", "share of silent groups (lines: predicted)", "mean p of the initially hardest quartile"
+    )
     for axis in axes[0]:
         axis.set_ylim(0, 1.03)
     axes[0, 2].set_xlabel("step")
@@ -101,13 +99,13 @@ def hardest_quartile(frame: pd.DataFrame) -> Figure | None:
     _readings(axes[0, 1], chosen)
     paper = PAPER_HARDEST["dr-grpo"]
     low = int((wide["hardest_final"].round(2) <= paper).sum())
-    titled(
-        axes, f"Dr. GRPO: {low} of {len(wide)} seeds round to {paper} or less", "other readings of the same words"
-    )
+    titled(axes, f"Dr. GRPO: {low} of {len(wide)} seeds round to {paper} or less", "other readings of the same words")
     return caption(
         figure,
-        "Where the paper's number for Dr. GRPO falls: (a) final mean p of the initially hardest quartile over seeds, by "
-        "the largest initial rate that the quartile holds, (b) under other readings of “hardest quartile”; q is the 25 % quantile.",
+        "Where the paper's number for Dr. GRPO falls: (a) final mean p of the initially hardest "
+        "quartile over seeds, by "
+        "the largest initial rate that the quartile holds, (b) under other readings of “hardest "
+        "quartile”; q is the 25 % quantile.",
         f"Dashed: the paper's {paper} ({SECTION}); grey: what rounds to it.",
         f"{_seeds(chosen)}; bars in (b): central 95 % of seeds (not of their mean).",
     )
@@ -190,7 +188,8 @@ def group_sizes(frame: pd.DataFrame) -> Figure | None:
     absent = _not_reached(chosen)
     return caption(
         figure,
-        "Controlled run at six group sizes: (a) length of the first step, (b) steps and (c) completions per prompt until "
+        "Controlled run at six group sizes: (a) length of the first step, (b) steps and (c) completions "
+        "per prompt until "
         f"the mean solve rate that GRPO reaches.{absent}",
         f"{NO_NUMBER} Its run has G = 8 alone ({SECTION}); the closed form is its Proposition 2.",
         f"{runs(chosen.groupby(['method', 'group_size'])['seed'].nunique())} a point; bars: {MEAN_INTERVAL}, mostly "

@@ -8,7 +8,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from grpo_replications.shared.harness.captions import MEAN_INTERVAL, NO_NUMBER, runs
-from grpo_replications.shared.harness.plots import PROBABILITY, Look, caption, line_with_interval, panels, series, titled
+from grpo_replications.shared.harness.plots import (
+    PROBABILITY,
+    Look,
+    caption,
+    line_with_interval,
+    panels,
+    series,
+    titled,
+)
 from grpo_replications.shared.statistics.estimates import mean_interval
 
 _KINDS = {"samples": "new samples", "prompts": "new prompts"}
@@ -44,7 +52,8 @@ def dynamic_sampling(frame: pd.DataFrame) -> Figure | None:
         axis.legend()
     return caption(
         figure,
-        "Dynamic sampling with a small transformer: (a) share of groups that are silent when first drawn, (b) draws per "
+        "Dynamic sampling with a small transformer: (a) share of groups that are silent when first "
+        "drawn, (b) draws per "
         "group against the closed form, (c) solve rate with and without redraws.",
         f"{NO_NUMBER} Its silent-group rate, p^G + (1−p)^G, is the dashed line.",
         f"{runs(rows.groupby(['group_size', 'max_redraws', 'redraw'])['seed'].nunique())} a setting; bands: "

@@ -155,9 +155,7 @@ def open_delta(frame: pd.DataFrame) -> Figure | None:
                 error = inside.std(ddof=1) / len(inside) ** 0.5
                 ends = np.sqrt(np.maximum([inside.mean(), inside.mean() - Z95 * error, inside.mean() + Z95 * error], 0))
                 estimate = [Estimate(*ends, len(inside))]
-                points_with_interval(
-                    axis, [(low + high) / 2], estimate, "", binned.color, binned.marker, NOT_NEGATIVE
-                )
+                points_with_interval(axis, [(low + high) / 2], estimate, "", binned.color, binned.marker, NOT_NEGATIVE)
         axis.plot([], [], binned.marker, color=binned.color, label=binned.label)
         paper_line(axis, 1.0, "paper's Bernoulli-logit prompts: flat")
         axis.set_xlim(-0.02, 1.02)

@@ -150,7 +150,8 @@ def beyond_theorem(frame: pd.DataFrame) -> Figure | None:
     return caption(
         figure,
         "How far TRL's update departs from the identity outside the theorem, relative to the identity's update: (a) by "
-        "levels of reward, (b) at a second update on the same rollout, (c) with a KL term. The residual is what remains "
+        "levels of reward, (b) at a second update on the same rollout, (c) with a KL term. The residual "
+        "is what remains "
         "of the corrected prediction.",
         f"{NO_NUMBER} Its theorem holds for two levels, one update and no KL term, where the break must be 0.",
         f"{runs(rows.groupby('metric')['seed'].nunique())} a point (SmolLM2-135M: "

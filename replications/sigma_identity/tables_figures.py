@@ -113,7 +113,7 @@ def group_size_law(frame: pd.DataFrame) -> Figure | None:
         "Smallest group size whose expected update reaches 90, 95 and 99 % of that of infinite groups, by solve rate: "
         "exact, and the law 1/(8ε p(1−p)).",
         "Diamonds: the paper's table of exact group sizes (Corollary 2), which has one row for p and 1 − p.",
-        f"{runs([rows.loc[rows['p'].between(0.015, 0.985), 'p'].nunique()], 'solve rates')}; exact numbers, no interval.",
+        f"{runs([exact.index.nunique()], 'solve rates')}; exact numbers, no interval.",
     )
 
 
@@ -151,7 +151,8 @@ def silent_fraction(frame: pd.DataFrame) -> Figure | None:
         "Expected share of silent groups on Big-Math by group size, under three readings of the 64 rollouts behind a "
         "solve rate.",
         "Diamonds: the paper's shares (its section on silent groups); dashed: its floor for every group size.",
-        f"{runs(rows.loc[rows['metric'] == 'problems', 'value'], 'problems')}, 64 rollouts each; band: 95 % interval of "
+        f"{runs(rows.loc[rows['metric'] == 'problems', 'value'], 'problems')}, 64 rollouts each; band: "
+        "95 % interval of "
         "the fitted distribution of solve rates.",
     )
 
@@ -187,7 +188,9 @@ def dapo_log(frame: pd.DataFrame) -> Figure | None:
     theirs = authors[authors["metric"] == "fitted_share"].sort_values("step")
     if len(theirs):
         axes[0, 0].plot(theirs["step"], theirs["value"], color="black", linewidth=1.6, label="authors' script")
-    curve = generic[(generic["metric"] == "fitted_share") & (generic["form"] == "exponential")] if len(generic) else generic
+    curve = (
+        generic[(generic["metric"] == "fitted_share") & (generic["form"] == "exponential")] if len(generic) else generic
+    )
     if len(curve):
         axes[0, 0].plot(curve["step"], curve["value"], color="black", linestyle=":", label="generic, 2 parameters")
     axes[0, 0].set_xlabel("training step")
@@ -198,9 +201,12 @@ def dapo_log(frame: pd.DataFrame) -> Figure | None:
     axes[0, 1].legend()
     return caption(
         figure,
-        f"DAPO's log: (a) its points with the fit of p → p^(1/T) as the authors' script makes it and as we read it, (b) "
-        f"R² of {readings} readings: how T grows, which rates p the fit starts from, and whether the plateau is fitted.",
-        "Dashed and grey in (b): the paper's R² of .92 with its interval, and .98 of a generic curve (section on DAPO's "
+        "DAPO's log: (a) its points with the fit of p → p^(1/T) as the authors' script makes it and as "
+        "we read it, (b) "
+        f"R² of {readings} readings: how T grows, which rates p the fit starts from, and whether the "
+        "plateau is fitted.",
+        "Dashed and grey in (b): the paper's R² of .92 with its interval, and .98 of a generic curve "
+        "(section on DAPO's "
         "log).",
         f"{runs([len(steps)], 'points')} of one training run; lines in (b): 95 % bootstrap intervals over points, of "
         "the authors' script 10 to 90 %.",

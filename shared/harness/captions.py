@@ -6,11 +6,12 @@ Reading them needs no plotting library.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from grpo_replications.shared.harness.jobs import write_atomic
 
 CAPTIONS = "captions.json"
 NO_NUMBER = "The paper prints no number for this."
@@ -83,15 +84,5 @@ def write_captions(captions: dict[str, Caption], directory: Path) -> None:
     """Write the captions, each also as one text and as LaTeX; the old file stays until the new one is whole."""
     entries = {name: {**asdict(one), "text": one.text, "latex": one.latex} for name, one in captions.items()}
     content = json.dumps(entries, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
-    write_whole(directory / CAPTIONS, content.encode())
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that it is there as a whole or not at all: under another name first, then renamed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    try:
-        part.write_bytes(content)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
+    write_atomic(directory / CAPTIONS, content)

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_replications.shared.errors import ReplicationError
-from grpo_replications.shared.harness.captions import CAPTIONS, Caption, read_captions, write_captions, write_whole
+from grpo_replications.shared.harness.captions import CAPTIONS, Caption, read_captions, write_captions
+from grpo_replications.shared.harness.jobs import write_atomic
 from grpo_replications.shared.harness.measurements import MEASUREMENTS, TIMINGS, load_measurements
 from grpo_replications.shared.harness.papers import Paper
 
@@ -63,7 +64,7 @@ def draw_figures(paper: Paper, profile: str, directory: Path) -> dict[str, str]:
             continue
         try:
             save(figure, target / name)
-            write_whole(target / f"{name}.txt", (words.text + "\n").encode())
+            write_atomic(target / f"{name}.txt", words.text + "\n")
         except OSError as error:
             with suppress(OSError):  # the disk may take the captions no more than the figure
                 write_captions(captions, target)

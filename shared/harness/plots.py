@@ -22,8 +22,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from grpo_replications.shared.harness.captions import Caption, write_whole
+from grpo_replications.shared.harness.captions import Caption
 from grpo_replications.shared.harness.figure_layout import SMALL_TYPE, TYPE, WIDTH, finish
+from grpo_replications.shared.harness.jobs import write_atomic
 from grpo_replications.shared.statistics.estimates import Estimate
 
 # Okabe and Ito's palette, told apart with any colour vision; black is kept for the paper's numbers.
@@ -177,12 +178,13 @@ def save(figure: Figure, path: Path) -> list[Path]:
     if path.suffix in (".png", ".pdf"):
         png, pdf = path.with_suffix(".png"), path.with_suffix(".pdf")
     undated = {"Creator": None, "Producer": None, "CreationDate": None, "ModDate": None}
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
         finish(figure)
         for target, metadata in ((png, {"Software": None}), (pdf, undated)):
             content = io.BytesIO()
             figure.savefig(content, format=target.suffix[1:], metadata=metadata)
-            write_whole(target, content.getvalue())
+            write_atomic(target, content.getvalue())
     finally:
         plt.close(figure)
     return [png, pdf]
@@ -315,7 +317,5 @@ def heatmap(
         red, green, blue, _ = image.cmap(image.norm(values[row, column]))
         dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
         words = text.format(values[row, column]).replace("-", "−")
-        axes.text(
-            column, row, words, ha="center", va="center", fontsize=SMALL_TYPE, color="white" if dark else "black"
-        )
+        axes.text(column, row, words, ha="center", va="center", fontsize=SMALL_TYPE, color="white" if dark else "black")
     return axes
