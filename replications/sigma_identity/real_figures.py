@@ -145,18 +145,18 @@ def beyond_theorem(frame: pd.DataFrame) -> Figure | None:
         axis.set_ylim(1e-17, 100)
         axis.set_yticks([1e-16, 1e-12, 1e-8, 1e-4, 1])
         axis.set_ylabel("over update")
-        axis.legend()
+        if axis.get_legend_handles_labels()[1]:
+            axis.legend()
+    beside = f" (SmolLM2-135M: {runs([large['seed'].nunique()]).removeprefix('n = ')})" if len(large) else ""
     titled(axes, "partial credit", "second update (above: tokens clipped)", "KL term (dashes: predicted)")
     return caption(
         figure,
         "How far TRL's update departs from the identity outside the theorem, relative to the identity's update: (a) by "
         "levels of reward, (b) at a second update on the same rollout, (c) with a KL term. The residual "
-        "is what remains "
-        "of the corrected prediction.",
+        "is what remains of the corrected prediction.",
         f"{NO_NUMBER} Its theorem holds for two levels, one update and no KL term, where the break must be 0.",
-        f"{runs(rows.groupby('metric')['seed'].nunique())} a point (SmolLM2-135M: "
-        f"{runs([large['seed'].nunique()]).removeprefix('n = ')}); bars: 95 % intervals of the geometric mean over "
-        "seeds; lines in (c): means.",
+        f"{runs(rows.groupby('metric')['seed'].nunique())} a point{beside}; bars: 95 % intervals of the geometric "
+        "mean over seeds; lines in (c): means.",
     )
 
 
