@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from grpo_replications.replications.lambda_grpo.table1 import paper_table
 from grpo_replications.shared.harness.captions import MEAN_INTERVAL, NO_NUMBER, runs
+from grpo_replications.shared.harness.figure_layout import plain_number
 from grpo_replications.shared.harness.plots import (
     NOT_NEGATIVE,
     PROBABILITY,
@@ -182,6 +183,9 @@ def sums(frame: pd.DataFrame) -> Figure | None:
         axes[0, column].set_ylabel("steps to one half")
         axes[1, column].set_ylim(bottom=0)
         axes[1, column].set_ylabel("mean solve rate")
+    rates = sorted(rows["lr"].unique())
+    axes.flat[-1].set_xticks(rates, [plain_number(rate) for rate in rates])
+    axes.flat[-1].minorticks_off()
     axes.flat[-1].set_xlabel("learning rate (Adam)")
     titled(axes, *(titles[name] for name in rewards), *(titles[name] for name in rewards))
     return caption(
