@@ -79,7 +79,7 @@ def _command(arguments: list[str], papers: Path) -> int:
         return options.action(options, console)
     except ReplicationError as error:
         Console(stderr=True).print(f"[red]error:[/red] {_escaped(str(error))}", soft_wrap=True, highlight=False)
-        return 2
+        return error.exit_code
     except KeyboardInterrupt:
         console.print("\nInterrupted; finished jobs are kept. Run the same command to resume.")
         return 130

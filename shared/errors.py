@@ -9,6 +9,8 @@ from contextlib import contextmanager
 class ReplicationError(Exception):
     """An expected failure; its message says in one or two sentences what is wrong and what to do about it."""
 
+    exit_code = 2  # of the command: a request that cannot be met as it stands
+
 
 class Problems:
     """The mistakes of one piece of work, gathered so that all of them are told at once."""

@@ -15,14 +15,25 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
+from grpo_replications.replications.lambda_grpo.arm_figures import OPTIMIZERS, row_label
 from grpo_replications.replications.lambda_grpo.table1 import PAPER_SEEDS, paper_table
-from grpo_replications.shared.harness.plots import COLORS, heatmap, line_with_interval, panels, points_with_interval
+from grpo_replications.shared.harness.captions import MEAN_INTERVAL, NO_NUMBER, runs
+from grpo_replications.shared.harness.figure_layout import SMALL_TYPE
+from grpo_replications.shared.harness.plots import (
+    caption,
+    line_with_interval,
+    look,
+    panels,
+    paper_mark,
+    points_with_interval,
+    series,
+    titled,
+    zero_line,
+)
 from grpo_replications.shared.statistics.estimates import Estimate, k_seed_mean_distribution, mean_interval
 
 CELL = ["optimizer", "n", "r_neg", "lr"]
-METHOD_COLORS = {"grpo": COLORS[0], "lambda-grpo": COLORS[1]}
-METHOD_LABELS = {"grpo": "GRPO", "lambda-grpo": "λ-GRPO"}
-OPTIMIZER_LABELS = {"sgd": "SGD", "adam": "Adam"}
+METHODS = ("grpo", "lambda-grpo")
 DRAWS = 1_000
 MARGIN = 0.02  # smallest difference of target frequencies that matters, as in the checks
 
@@ -33,54 +44,76 @@ def table1_map(frame: pd.DataFrame) -> Figure | None:
     Above as a map (hatched: the 95 % interval of the paired difference contains 0, or the difference is too small to
     matter), below as lines with that interval.
     """
-    seeds = _paired_seeds(frame, ["grpo", "lambda-grpo"])
+    seeds = _paired_seeds(frame, METHODS)
     if seeds is None:
         return None
     differences = _mean_estimates(seeds["lambda-grpo"] - seeds["grpo"])
     optimizers = _optimizers(differences)
     reach = float(differences["value"].abs().max())
-    figure, axes = panels(2, len(optimizers), width=5.2, height=2.7)
+    figure, axes = panels(2, len(optimizers), height=1.35)
     for column, optimizer in enumerate(optimizers):
         cells = differences.loc[optimizer]
         _map_of_cells(axes[0, column], cells, reach)
-        axes[0, column].set_title(OPTIMIZER_LABELS[optimizer], loc="left")
-        axes[0, column].set_xlabel("learning rate (not to scale)")
-        for color, (n, r_neg) in zip(COLORS, _table_rows(cells)):
-            line = cells.loc[(n, r_neg)]
-            line_with_interval(axes[1, column], line.index, _columns(line), _row_label(n, r_neg), color)
-        _rate_axis(axes[1, column], cells.index.unique("lr"))
-        axes[1, column].axhline(0.0, color="black", linewidth=0.8)
+        for place, (n, r_neg) in enumerate(_table_rows(cells)):
+            line, style = cells.loc[(n, r_neg)], series(place)
+            axis = axes[1, column]
+            line_with_interval(
+                axis, line.index, _columns(line), row_label(n, r_neg), style.color, style.line, style.marker
+            )
+        for axis in axes[:, column]:
+            _rate_axis(axis, cells.index.unique("lr"))
+        zero_line(axes[1, column])
         axes[1, column].set_ylim(-1.1 * reach, 1.1 * reach)
-    axes[1, 0].set_ylabel("target frequency,\nλ-GRPO minus GRPO")
-    axes[1, -1].legend(ncols=2, loc="lower right")
-    return figure
+        axes[1, column].set_ylabel("difference")
+    titled(
+        axes,
+        *(f"tabular policy, {OPTIMIZERS[name]}: map of differences" for name in optimizers),
+        *(f"tabular policy, {OPTIMIZERS[name]}: the same as lines" for name in optimizers),
+    )
+    axes[1, 0].legend()
+    printed = paper_table()
+    gaps = [value - printed[n, r, "grpo"] for (n, r, method), value in printed.items() if method == "lambda-grpo"]
+    return caption(
+        figure,
+        "Target frequency of λ-GRPO minus GRPO (tabular policy, no language model) for each row of Table 1 and each "
+        f"learning rate. Hatched: the interval contains 0, or the difference is below {MARGIN:g}.",
+        f"The paper's Table 1 (GPT-2-small at 1e−5) has differences from {min(gaps):+.2f} to {max(gaps):+.2f}; its "
+        "learning rate lies on another scale than a table's.",
+        f"{_seeds(seeds)} a cell, paired; bands: {MEAN_INTERVAL}.",
+    )
 
 
 def table1_paper(frame: pd.DataFrame) -> Figure | None:
     """The paper's two numbers of each row beside our five-seed means, at every learning rate and at each method's best.
 
     A point is our mean over all seeds, its bar the central 95 % of the means of five of them: what a study of the
-    paper's size would find. Dashed lines in the methods' colors are the paper's numbers.
+    paper's size would find. Dashed lines that end in diamonds of the methods' colours are the paper's numbers.
     """
-    seeds = _paired_seeds(frame, ["grpo", "lambda-grpo"])
+    seeds = _paired_seeds(frame, METHODS)
     if seeds is None:
         return None
     best = _best_seeds(frame)
     rows = _table_rows(seeds)
-    prefixes = sorted({n for n, _ in rows})
-    columns = max(sum(n == prefix for n, _ in rows) for prefix in prefixes)
-    figure, axes = panels(len(prefixes), columns, width=5.6, height=2.8, sharey=True)
-    for axis in axes.flat:
-        axis.set_visible(False)
-    for i, prefix in enumerate(prefixes):
-        for j, (n, r_neg) in enumerate(row for row in rows if row[0] == prefix):
-            axes[i, j].set_visible(True)
-            _paper_panel(axes[i, j], seeds, best, n, r_neg)
-        axes[i, 0].set_ylabel("target frequency")
+    figure, axes = panels(len(rows), 1, height=0.85, sharex=True, sharey=True)
+    for axis, row in zip(axes[:, 0], rows, strict=True):
+        _paper_panel(axis, seeds, best, *row)
+        axis.set_title(row_label(*row), loc="left")
     axes[0, 0].set_ylim(-0.05, 1.05)
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, ncols=4, loc="outside upper center")
-    return figure
+    axes[0, 0].set_yticks([0, 0.5, 1], ["0", ".5", "1"])
+    for axis in axes[:-1, 0]:
+        axis.tick_params(labelbottom=False)
+    figure.supylabel("target frequency")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center")
+    printed = paper_table()
+    return caption(
+        figure,
+        "Table 1 with a tabular policy (no language model): mean target frequency at every learning rate, and at the "
+        "rate that is best for each method on other seeds.",
+        "Dashed lines with diamonds: the paper's two numbers of the row (Table 1, GPT-2-small, "
+        f"{PAPER_SEEDS} seeds), from {min(printed.values()):.2f} to {max(printed.values()):.2f}.",
+        f"{_seeds(seeds)} a point; bars: range of five-seed means (central 95 % of the means of {PAPER_SEEDS} of our "
+        "seeds), what a study of the paper's size would report.",
+    )
 
 
 def table1_matched(frame: pd.DataFrame) -> Figure | None:
@@ -89,30 +122,35 @@ def table1_matched(frame: pd.DataFrame) -> Figure | None:
     Where the second line leaves zero, the direction of λ-GRPO's update matters; the gap between the lines is what the
     length of its steps does. Under Adam, gradients are rescaled before Adam's own scaling.
     """
-    seeds = _paired_seeds(frame, ["grpo", "lambda-grpo", "lambda-grpo-matched"])
+    seeds = _paired_seeds(frame, [*METHODS, "lambda-grpo-matched"])
     if seeds is None:
         return None
-    lines = [
-        (_mean_estimates(seeds[method] - seeds["grpo"]), color, label)
-        for method, color, label in (
-            ("lambda-grpo", METHOD_COLORS["lambda-grpo"], "λ-GRPO"),
-            ("lambda-grpo-matched", COLORS[2], "λ-GRPO at GRPO's step size"),
-        )
-    ]
+    lines = {
+        method: _mean_estimates(seeds[method] - seeds["grpo"]) for method in ("lambda-grpo", "lambda-grpo-matched")
+    }
     optimizers, rows = _optimizers(seeds), _table_rows(seeds)
-    figure, axes = panels(len(optimizers), len(rows), width=2.2, height=2.3, sharey=True)
+    figure, axes = panels(len(optimizers), len(rows), width=1.1, height=1.0, sharey=True)
     for i, optimizer in enumerate(optimizers):
-        for j, (n, r_neg) in enumerate(rows):
-            for estimates, color, label in lines:
-                line = estimates.loc[(optimizer, n, r_neg)]
-                line_with_interval(axes[i, j], line.index, _columns(line), label, color)
-            axes[i, j].axhline(0.0, color="black", linewidth=0.8)
-            _rate_axis(axes[i, j], line.index)
-            axes[i, j].set_title(f"{OPTIMIZER_LABELS[optimizer]}, {_row_label(n, r_neg)}")
-        axes[i, 0].set_ylabel("target frequency\nminus GRPO's")
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, ncols=2, loc="outside upper center")
-    return figure
+        for axis, (n, r_neg) in zip(axes[i], rows, strict=True):
+            for method, estimates in lines.items():
+                line, style = estimates.loc[(optimizer, n, r_neg)], look(method)
+                line_with_interval(axis, line.index, _columns(line), style.label, style.color, style.line)
+            zero_line(axis)
+            _rate_axis(axis, line.index)
+            axis.set_xlabel("")
+            axis.set_title(row_label(n, r_neg), loc="left")
+            if axis.get_subplotspec().is_first_col():
+                axis.set_ylabel(f"{OPTIMIZERS[optimizer]}: difference")
+    figure.supxlabel("learning rate")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center")
+    return caption(
+        figure,
+        "Target frequency minus GRPO's at the same learning rate (tabular policy, no language model): λ-GRPO as it is, "
+        "and with its step rescaled to the length of GRPO's. Where the second line leaves zero, the direction of the "
+        "update matters.",
+        f"{NO_NUMBER} Its Table 1 compares the methods at one rate.",
+        f"{_seeds(seeds)} a point, paired; bands: {MEAN_INTERVAL}.",
+    )
 
 
 def _paired_seeds(frame: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame | None:
@@ -148,6 +186,10 @@ def _five_seed_estimate(values: np.ndarray) -> Estimate:
     return Estimate(float(values.mean()), float(low), float(high), len(values))
 
 
+def _seeds(values: pd.DataFrame) -> str:
+    return runs(values.groupby(level=CELL).size())
+
+
 def _paper_panel(axes: Axes, seeds: pd.DataFrame, best: pd.Series, n: int, r_neg: float) -> None:
     """One row of Table 1: the paper's numbers as lines, our five-seed means at rates and at each method's best."""
     paper = paper_table()
@@ -158,57 +200,67 @@ def _paper_panel(axes: Axes, seeds: pd.DataFrame, best: pd.Series, n: int, r_neg
         if (optimizer, n, r_neg) in best.index.droplevel(["method", "seed"]):
             places.append((optimizer, "best", None))
     names = [optimizer for optimizer, _, _ in places]
-    x = np.arange(len(places)) + 0.6 * np.cumsum([0, *(a != b for a, b in pairwise(names))])  # a gap between optimizers
-    for method, shift in (("grpo", -0.15), ("lambda-grpo", 0.15)):
+    x = np.arange(len(places)) + 0.8 * np.cumsum([0, *(a != b for a, b in pairwise(names))])  # a gap between optimizers
+    for method, shift in (("grpo", -0.16), ("lambda-grpo", 0.16)):
+        style = look(method)
         estimates = [
             _five_seed_estimate(
                 (best.loc[(o, n, r_neg, method)] if lr is None else seeds.loc[(o, n, r_neg, lr), method]).to_numpy()
             )
             for o, _, lr in places
         ]
-        points_with_interval(
-            axes, x + shift, estimates, f"{METHOD_LABELS[method]}, range of our five-seed means", METHOD_COLORS[method]
-        )
-        if (n, r_neg, method) in paper:
-            color, label = METHOD_COLORS[method], f"{METHOD_LABELS[method]}, paper"
-            axes.axhline(paper[n, r_neg, method], color=color, linestyle="--", linewidth=1.2, label=label)
-    axes.set_xticks(x, [label for _, label, _ in places], fontsize=6)
+        points_with_interval(axes, x + shift, estimates, style.label, style.color, style.marker)
+        if (value := paper.get((n, r_neg, method))) is not None:
+            axes.axhline(value, color=style.color, linestyle="--", linewidth=0.8)
+            paper_mark(axes, x[-1] + 1.0, value, f"paper, {style.label}", style.color)
+    axes.set_xticks(x, [label for _, label, _ in places], rotation=90)
     axes.grid(axis="x", visible=False)
+    words = []
     for optimizer in dict.fromkeys(names):
-        first, last = names.index(optimizer), len(names) - 1 - names[::-1].index(optimizer)
-        axes.text(
-            (x[first] + x[last]) / 2,
-            -0.17,
-            f"{OPTIMIZER_LABELS[optimizer]}, learning rate",
-            transform=axes.get_xaxis_transform(),
-            ha="center",
-            va="top",
-            fontsize=8,
-        )
+        first = names.index(optimizer)
+        words.append(OPTIMIZERS[optimizer])
         if first:
             axes.axvline((x[first - 1] + x[first]) / 2, color="#bbbbbb", linewidth=0.8)
-    axes.set_title(_row_label(n, r_neg))
+    axes.set_xlabel(f"learning rate ({', then '.join(words)})" if axes.get_subplotspec().is_last_row() else "")
 
 
 def _map_of_cells(axes: Axes, cells: pd.DataFrame, reach: float) -> None:
-    """Heat map of differences, rows of Table 1 by learning rate; hatched where undecided or below `MARGIN`."""
+    """Heat map of differences, rows of Table 1 by learning rate to scale; hatched where undecided or below `MARGIN`."""
     rows, rates = _table_rows(cells), list(cells.index.unique("lr"))
     grid = cells.reindex(
         pd.MultiIndex.from_tuples([(*row, lr) for row in rows for lr in rates], names=cells.index.names)
     )
     values = grid["value"].to_numpy(dtype=float).reshape(len(rows), len(rates))
-    labels = [_row_label(*row) for row in rows]
-    heatmap(axes, values, labels, [f"{lr:g}" for lr in rates], centre=0.0, limits=(-reach, reach), text="{:+.2f}")
+    edges = _edges_between(rates)
+    colours = axes.pcolormesh(edges, np.arange(len(rows) + 1) - 0.5, values, cmap="PuOr", vmin=-reach, vmax=reach)
+    axes.set_xscale("log")
+    axes.invert_yaxis()
+    axes.grid(False)
+    axes.set_yticks(range(len(rows)), [row_label(*row) for row in rows])
     contains_zero = (grid["low"] <= 0) & (grid["high"] >= 0)
     undecided = (contains_zero | (grid["value"].abs() < MARGIN)).to_numpy().reshape(values.shape)
-    for row, column in np.argwhere(undecided):
-        corner = (column - 0.5, row - 0.5)
-        axes.add_patch(Rectangle(corner, 1, 1, fill=False, hatch="////", edgecolor="#aaaaaa", linewidth=0))
+    for (row, column), value in np.ndenumerate(values):
+        if not np.isfinite(value):
+            continue
+        if undecided[row, column]:
+            corner, width = (edges[column], row - 0.5), edges[column + 1] - edges[column]
+            axes.add_patch(Rectangle(corner, width, 1, fill=False, hatch="////", edgecolor="#c4c4c4", linewidth=0))
+        red, green, blue, _ = colours.cmap(colours.norm(value))
+        dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
+        words = f"{value:.2f}".replace("0.", ".").replace("-.00", ".00").replace("-", "−")
+        place = {"ha": "center", "va": "center", "fontsize": SMALL_TYPE, "color": "white" if dark else "black"}
+        axes.text(float(np.sqrt(edges[column] * edges[column + 1])), row, words, **place)
     if undecided.any():
-        mark = Patch(
-            fill=False, hatch="////", edgecolor="#aaaaaa", label=f"95 % interval contains 0, or below {MARGIN:g}"
-        )
-        axes.legend(handles=[mark], loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.2)
+        mark = Patch(fill=False, hatch="////", edgecolor="#aaaaaa", label=f"interval contains 0, or below {MARGIN:g}")
+        axes.legend(handles=[mark])
+
+
+def _edges_between(rates: Sequence[float]) -> np.ndarray:
+    """Edges of cells on a logarithmic axis, halfway between neighbouring rates `(n,)`: `(n + 1,)`."""
+    logs = np.log(np.asarray(rates, dtype=float))
+    inner = (logs[1:] + logs[:-1]) / 2
+    first, last = (inner[0], inner[-1]) if len(inner) else (logs[0] + 0.5, logs[0] - 0.5)
+    return np.exp([2 * logs[0] - first, *inner, 2 * logs[-1] - last])
 
 
 def _columns(estimates: pd.DataFrame) -> Estimate:
@@ -218,17 +270,13 @@ def _columns(estimates: pd.DataFrame) -> Estimate:
 
 def _optimizers(cells: pd.DataFrame) -> list[str]:
     present = set(cells.index.get_level_values("optimizer"))
-    return [optimizer for optimizer in OPTIMIZER_LABELS if optimizer in present]
+    return [optimizer for optimizer in OPTIMIZERS if optimizer in present]
 
 
 def _table_rows(cells: pd.DataFrame) -> list[tuple[int, float]]:
     """(n, r_neg) in the order of the paper's Table 1."""
     pairs = set(zip(cells.index.get_level_values("n"), cells.index.get_level_values("r_neg")))
     return sorted(((int(n), float(r_neg)) for n, r_neg in pairs), key=lambda row: (row[0], -row[1]))
-
-
-def _row_label(n: int, r_neg: float) -> str:
-    return f"n={n}, r_neg={r_neg:g}".replace("-", "−")
 
 
 def _rate_axis(axes: Axes, rates: Sequence[float]) -> None:

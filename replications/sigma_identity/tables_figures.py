@@ -6,22 +6,31 @@ from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from grpo_replications.replications.sigma_identity.dapo_log import read_log
-from grpo_replications.shared.harness.plots import COLORS, PAPER_COLOR, group_size_axis, panels, paper_mark
+from grpo_replications.shared.harness.captions import runs
+from grpo_replications.shared.harness.plots import (
+    GREEN,
+    GREY,
+    caption,
+    group_size_axis,
+    look,
+    panels,
+    paper_line,
+    paper_mark,
+    series,
+    titled,
+)
 from grpo_replications.shared.planning.solve_rates import BIG_MATH, load_solve_rates
 from grpo_replications.shared.theory.closed_forms import group_size_law as law
 
 CLAIM = "sigma-identity"
 FIDELITIES = (90, 95, 99)
-GROWTH_LABELS = {
-    "exponential": "T exponential",
-    "geometric": "log T exponential",
-    "reciprocal": "1/T exponential",
-    "linear": "T linear",
-}
-START_LABELS = {"all": "start: all rates", "interior": "start: 0 < p < 1", "clipped": "start: clipped to [.02, .98]"}
+METHODS = {"grpo": "grpo", "dr-grpo": "dr_grpo"}  # name -> name in metrics
+GROWTH_LABELS = {"exponential": "T exp.", "geometric": "log T exp.", "reciprocal": "1/T exp.", "linear": "T linear"}
+START_LABELS = {"all": "all p", "interior": "0 < p < 1", "clipped": "p clipped"}
 
 
 def big_math(frame: pd.DataFrame) -> Figure | None:
@@ -29,38 +38,48 @@ def big_math(frame: pd.DataFrame) -> Figure | None:
     rows = frame[frame["experiment"] == "big-math"]
     if rows.empty:
         return None
-    figure, axes = panels(1, 3, width=3.4, height=2.8)
+    figure, axes = panels(1, 3, height=1.35)
     rates = load_solve_rates(BIG_MATH)
-    axes[0, 0].bar(rates.rates, rates.counts / 1000, width=1 / 64, color=COLORS[6])
-    axes[0, 0].set_title("Big-Math: problems (thousands)", loc="left")
-    axes[0, 0].set_xlabel("solve rate of Llama-3.1-8B")
+    axes[0, 0].bar(rates.rates, rates.counts / 1000, width=1 / 64, color=GREY)
+    axes[0, 0].set_ylabel("thousands")
+    axes[0, 0].set_xlabel("solve rate p of Llama-3.1-8B")
     tenths = np.arange(10) / 10 + 0.05
-    for offset, color, method, label in ((-0.02, COLORS[1], "dr_grpo", "Dr. GRPO"), (0.02, COLORS[0], "grpo", "GRPO")):
-        mass = rows[rows["metric"] == f"gradient_mass_{method}"].groupby("step")["value"].first()
-        axes[0, 1].bar(tenths + offset, mass.to_numpy(), width=0.04, color=color, label=f"{label}, infinite G")
-    axes[0, 1].set_title("share of gradient mass by tenth", loc="left")
-    axes[0, 1].set_xlabel("solve rate")
-    axes[0, 1].set_ylim(0, 0.19)
-    axes[0, 1].legend(loc="upper center")
+    for offset, hatch, (method, metric) in zip((-0.02, 0.02), ("", "////"), METHODS.items(), strict=True):
+        mass = rows[rows["metric"] == f"gradient_mass_{metric}"].groupby("step")["value"].first()
+        style = look(method)
+        axes[0, 1].bar(
+            tenths + offset, mass, width=0.04, color=style.color, hatch=hatch, edgecolor="white", linewidth=0,
+            label=style.label,
+        )  # fmt: skip
+    axes[0, 1].set_xlabel("solve rate p")
+    axes[0, 1].legend()
     _extreme_mass(axes[0, 2], rows)
-    return figure
+    titled(axes, "Big-Math: problems", "share of gradient mass by tenth, infinite G", "mass on p < .1 or p > .9")
+    printed = [_printed(rows, f"big-math/mass-extreme-{method}") for method in METHODS]
+    values = " and ".join(f"{look(method).label} {value:.3f}" for method, value in zip(METHODS, printed) if value)
+    return caption(
+        figure,
+        "Gradient mass on Big-Math by the closed forms (no model is trained): (a) problems by solve rate, (b) share of "
+        "each tenth of difficulty in the expected gradient, (c) share of the extreme prompts by group size.",
+        f"Diamonds in (c): the paper's shares for infinite groups (its Big-Math section): {values or 'not given'}.",
+        f"{runs([rates.counts.sum()], 'problems')}, 64 rollouts each; exact sums, no interval.",
+    )
 
 
-def _extreme_mass(axis, rows: pd.DataFrame) -> None:
+def _extreme_mass(axis: Axes, rows: pd.DataFrame) -> None:
     """Gradient mass on prompts with p < .1 or > .9 against G, with the infinite-G values as lines."""
-    for color, method, label in ((COLORS[0], "grpo", "GRPO"), (COLORS[1], "dr_grpo", "Dr. GRPO")):
-        finite = rows[rows["metric"] == f"mass_extreme_{method}_finite"].groupby("group_size")["value"].first()
-        limit = rows.loc[rows["metric"] == f"mass_extreme_{method}", "value"].iloc[0]
-        axis.plot(finite.index, finite, "o-", color=color, markersize=4, label=f"{label} at G")
-        axis.axhline(limit, color=color, linestyle=":", linewidth=1.2, label=f"{label}, infinite G")
-    sizes = sorted(rows["group_size"].unique())
-    for method in ("grpo", "dr-grpo"):
+    sizes = sorted(rows["group_size"].dropna().unique())
+    for method, metric in METHODS.items():
+        style = look(method)
+        finite = rows[rows["metric"] == f"mass_extreme_{metric}_finite"].groupby("group_size")["value"].first()
+        limit = rows.loc[rows["metric"] == f"mass_extreme_{metric}", "value"].iloc[0]
+        axis.plot(finite.index, finite, color=style.color, marker=style.marker, label=f"{style.label} at G")
+        axis.axhline(limit, color=style.color, linestyle=":", label=f"{style.label}, infinite G")
         if (printed := _printed(rows, f"big-math/mass-extreme-{method}")) is not None:
-            paper_mark(axis, sizes[-1] * 1.3, printed, label="paper, infinite G")
+            paper_mark(axis, sizes[-1] * 1.4, printed, f"paper, {style.label}", style.color)
     group_size_axis(axis, sizes)
     axis.set_ylim(bottom=0)
-    axis.set_title("mass on p < .1 or > .9", loc="left")
-    axis.legend(loc="lower left", fontsize=7)
+    axis.legend()
 
 
 def group_size_law(frame: pd.DataFrame) -> Figure | None:
@@ -68,24 +87,34 @@ def group_size_law(frame: pd.DataFrame) -> Figure | None:
     rows = frame[frame["experiment"] == "closed-forms"]
     if rows.empty:
         return None
-    figure, axes = panels(1, 1, width=5.2, height=3.2)
+    figure, axes = panels(1, 1, height=2.2)
     axis = axes[0, 0]
     grid = np.linspace(0.015, 0.985, 400)
-    for color, percent in zip(COLORS, FIDELITIES, strict=False):
+    for place, percent in enumerate(FIDELITIES):
+        style = series(place)
         own = rows[(rows["metric"] == f"group_size_{percent}") & rows["p"].between(0.015, 0.985)]
         exact = own.groupby("p")["value"].first()
-        axis.plot(grid, law(grid, 1 - percent / 100), color=color, linewidth=1)
-        axis.plot(exact.index, exact, "o", color=color, markersize=3, zorder=6, label=f"{percent} % (line: the law)")
+        axis.plot(grid, law(grid, 1 - percent / 100), color=style.color, linewidth=0.9)
+        axis.plot(
+            exact.index, exact, style.marker, color=style.color, markersize=2.2, zorder=6, label=f"{percent} %, exact"
+        )
         for p in exact.index:
             # The table has one row for p and 1 - p.
             if (printed := _printed(rows, f"cor2/p{min(p, 1 - p):.2f}/{percent}")) is not None:
                 paper_mark(axis, p, printed, label="paper's table")
+    axis.plot([], [], color="#555555", linewidth=0.9, label="lines: the law")
     axis.set_yscale("log")
     axis.set_xlabel("solve rate p")
     axis.set_ylabel("smallest group size G")
-    axis.set_title("group size for a fidelity of GRPO's expected update", loc="left")
-    axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return figure
+    axis.set_title("group size for a share of the infinite-group update", loc="left")
+    axis.legend()
+    return caption(
+        figure,
+        "Smallest group size whose expected update reaches 90, 95 and 99 % of that of infinite groups, by solve rate: "
+        "exact, and the law 1/(8ε p(1−p)).",
+        "Diamonds: the paper's table of exact group sizes (Corollary 2), which has one row for p and 1 − p.",
+        f"{runs([exact.index.nunique()], 'solve rates')}; exact numbers, no interval.",
+    )
 
 
 def silent_fraction(frame: pd.DataFrame) -> Figure | None:
@@ -93,30 +122,42 @@ def silent_fraction(frame: pd.DataFrame) -> Figure | None:
     rows = frame[frame["experiment"] == "big-math"]
     if rows.empty:
         return None
-    figure, axes = panels(1, 1, width=4.6, height=3.0)
+    figure, axes = panels(1, 1, height=2.0)
     axis = axes[0, 0]
     labels = {
         "silent_fraction": "solve rates k/64 taken as exact",
-        "silent_fraction_without_replacement": "groups drawn from the 64 rollouts (unbiased)",
+        "silent_fraction_without_replacement": "drawn from the 64 rollouts (unbiased)",
     }
-    for color, (metric, label) in zip(COLORS, labels.items(), strict=False):
+    for place, (metric, label) in enumerate(labels.items()):
+        style = series(place, label)
         own = rows[rows["metric"] == metric].groupby("group_size")["value"].first()
-        axis.plot(own.index, own, "o-", color=color, markersize=3, zorder=6, label=label)
+        axis.plot(
+            own.index, own, color=style.color, linestyle=style.line, marker=style.marker, markersize=2.2, zorder=6,
+            label=label,
+        )  # fmt: skip
         for size in own.index:
             if (printed := _printed(rows, f"big-math/{metric.replace('_', '-')}/g{size:g}")) is not None:
                 paper_mark(axis, size, printed)
     floor = rows.loc[rows["metric"] == "silent_at_every_group_size", "value"].iloc[0]
-    label = f"never or always solved in 64 rollouts, {100 * floor:.1f} %: the paper's floor"
-    axis.axhline(floor, color=PAPER_COLOR, linestyle=":", linewidth=1, label=label)
-    sizes = sorted({*rows["group_size"].unique(), *_mixture(axis, frame)})
+    paper_line(axis, floor, f"paper's floor: {100 * floor:.1f} %, never or always solved")
+    sizes = sorted({*rows["group_size"].dropna().unique(), *_mixture(axis, frame)})
     group_size_axis(axis, sizes)
-    axis.set_ylim(0, 0.9)
+    axis.set_ylim(bottom=0)
+    axis.set_ylabel("share of groups")
     axis.set_title("silent groups on Big-Math", loc="left")
-    axis.legend(loc="upper right", fontsize=7)
-    return figure
+    axis.legend()
+    return caption(
+        figure,
+        "Expected share of silent groups on Big-Math by group size, under three readings of the 64 rollouts behind a "
+        "solve rate.",
+        "Diamonds: the paper's shares (its section on silent groups); dashed: its floor for every group size.",
+        f"{runs(rows.loc[rows['metric'] == 'problems', 'value'], 'problems')}, 64 rollouts each; band: "
+        "95 % interval of "
+        "the fitted distribution of solve rates.",
+    )
 
 
-def _mixture(axis, frame: pd.DataFrame) -> list[int]:
+def _mixture(axis: Axes, frame: pd.DataFrame) -> list[int]:
     """The silent share under the fitted distribution of solve rates, with its interval; the sizes it is known at."""
     rows = frame[frame["experiment"] == "rate-mixture"]
     values = rows.groupby("metric")["value"].first()
@@ -125,8 +166,8 @@ def _mixture(axis, frame: pd.DataFrame) -> list[int]:
         share, low, high = (
             [values[f"{name}/{size}"] for size in sizes] for name in ("silent", "silent_low", "silent_high")
         )
-        axis.fill_between(sizes, low, high, color=COLORS[2], alpha=0.3, linewidth=0)
-        axis.plot(sizes, share, color=COLORS[2], linewidth=1.2, label="solve rates fitted to the counts (95 % band)")
+        axis.fill_between(sizes, low, high, color=GREEN, alpha=0.3, linewidth=0)
+        axis.plot(sizes, share, color=GREEN, linestyle="-.", label="solve rates fitted to the counts (band)")
     return sizes
 
 
@@ -136,63 +177,76 @@ def dapo_log(frame: pd.DataFrame) -> Figure | None:
     rows, generic, authors = (frame[frame["experiment"] == name] for name in names)
     if rows.empty:
         return None
-    figure, axes = panels(1, 2, width=4.6, height=3.2)
+    figure, axes = panels(1, 2, height=2.0, gridspec_kw={"height_ratios": [1.6, 2.4]})
     steps, shares = read_log()
-    axes[0, 0].plot(steps, shares, "o", color=PAPER_COLOR, markersize=2.5, label="DAPO, Fig. 3b")
-    chosen = rows[(rows["start"] == "interior") & (rows["plateau"] == "fixed") & (rows["metric"] == "fitted_share")]
-    for color, (growth, label) in zip(COLORS, GROWTH_LABELS.items(), strict=False):
-        own = chosen[chosen["growth"] == growth]
-        axes[0, 0].plot(own["step"], own["value"], color=color, linewidth=0.9, label=f"{label}, 0 < p < 1")
+    paper_mark(axes[0, 0], steps, shares, "DAPO's Fig. 3b, the points that the paper fits")
+    axes[0, 0].lines[-1].set_markersize(2.2)
+    chosen = rows[(rows["start"] == "all") & (rows["plateau"] == "fixed") & (rows["metric"] == "fitted_share")]
+    for place, (growth, label) in enumerate(GROWTH_LABELS.items()):
+        own, style = chosen[chosen["growth"] == growth], series(place, f"{label}, all p")
+        axes[0, 0].plot(own["step"], own["value"], color=style.color, linestyle=style.line, label=style.label)
     theirs = authors[authors["metric"] == "fitted_share"].sort_values("step")
     if len(theirs):
-        axes[0, 0].plot(theirs["step"], theirs["value"], color="black", linewidth=2, label="as in the authors' script")
+        axes[0, 0].plot(theirs["step"], theirs["value"], color="black", linewidth=1.6, label="authors' script")
     curve = (
-        generic[(generic["metric"] == "fitted_share") & (generic["form"] == "exponential")] if len(generic) else None
+        generic[(generic["metric"] == "fitted_share") & (generic["form"] == "exponential")] if len(generic) else generic
     )
-    if curve is not None and len(curve):
-        axes[0, 0].plot(curve["step"], curve["value"], color=PAPER_COLOR, linestyle="--", label="generic, 2 parameters")
-    axes[0, 0].set_title("share of prompts with 32 of 32 right", loc="left")
+    if len(curve):
+        axes[0, 0].plot(curve["step"], curve["value"], color="black", linestyle=":", label="generic, 2 parameters")
     axes[0, 0].set_xlabel("training step")
-    axes[0, 0].legend(loc="lower right")
-    _readings(axes[0, 1], rows, generic, authors)
-    return figure
+    axes[0, 0].set_ylim(bottom=0)
+    axes[0, 0].legend()
+    readings = _readings(axes[0, 1], rows, generic, authors)
+    titled(axes, "share of prompts with 32 of 32 right", "R² (filled: plateau .57, open: fitted)")
+    axes[0, 1].legend()
+    return caption(
+        figure,
+        "DAPO's log: (a) its points with the fit of p → p^(1/T) as the authors' script makes it and as "
+        "we read it, (b) "
+        f"R² of {readings} readings: how T grows, which rates p the fit starts from, and whether the "
+        "plateau is fitted.",
+        "Dashed and grey in (b): the paper's R² of .92 with its interval, and .98 of a generic curve "
+        "(section on DAPO's "
+        "log).",
+        f"{runs([len(steps)], 'points')} of one training run; lines in (b): 95 % bootstrap intervals over points, of "
+        "the authors' script 10 to 90 %.",
+    )
 
 
-def _readings(axis, rows: pd.DataFrame, generic: pd.DataFrame, authors: pd.DataFrame) -> None:
+def _readings(axis: Axes, rows: pd.DataFrame, generic: pd.DataFrame, authors: pd.DataFrame) -> int:
     """One line per reading: R^2 with its interval; filled where the plateau is fixed, open where it is fitted."""
     names: list[str] = []
     if len(authors):
         values = authors[authors["step"].isna()].groupby("metric")["value"].first()
-        axis.plot([values["r2_low"], values["r2_high"]], [0, 0], color="black", linewidth=2)
-        axis.plot(values["r2"], 0, "o", color="black", markersize=5)
-        names.append("authors' script (10–90 %)")
+        axis.plot([values["r2_low"], values["r2_high"]], [0, 0], color="black", linewidth=1.6)
+        axis.plot(values["r2"], 0, "o", color="black", markersize=4)
+        names.append("authors' script")
     for start, start_label in START_LABELS.items():
-        for color, (growth, label) in zip(COLORS, GROWTH_LABELS.items(), strict=False):
-            own = rows[(rows["start"] == start) & (rows["growth"] == growth)]
-            for shift, plateau, fill in ((-0.15, "fixed", color), (0.15, "fitted", "white")):
-                _interval(axis, own[own["plateau"] == plateau], len(names) + shift, color, fill)
-            names.append(f"{label}, {start_label.removeprefix('start: ')}")
+        for place, (growth, label) in enumerate(GROWTH_LABELS.items()):
+            own, style = rows[(rows["start"] == start) & (rows["growth"] == growth)], series(place)
+            for shift, plateau, fill in ((-0.17, "fixed", style.color), (0.17, "fitted", "white")):
+                _interval(axis, own[own["plateau"] == plateau], len(names) + shift, style.color, fill, style.marker)
+            names.append(f"{label}, {start_label}")
     for form in ("exponential", "hyperbolic"):
         if len(generic):
-            _interval(axis, generic[generic["form"] == form], len(names), PAPER_COLOR, PAPER_COLOR)
-        names.append(f"generic, {form}")
+            _interval(axis, generic[generic["form"] == form], len(names), "black", "black", "o")
+        names.append(f"generic, {form[:5]}.")
     low, high = (_printed(rows, f"dapo-log/authors/r2-{end}") for end in ("low", "high"))
     if low is not None and high is not None:
-        axis.axvspan(low, high, color="#e4e4e4", zorder=0)
+        axis.axvspan(low, high, color="#e4e4e4", zorder=0, label="paper's interval")
     for name in ("r2", "r2-generic"):
         if (printed := _printed(rows, f"dapo-log/authors/{name}")) is not None:
-            axis.axvline(printed, color=PAPER_COLOR, linestyle="--", linewidth=0.8)
-    axis.set_yticks(range(len(names)), names, fontsize=6.5)
-    axis.invert_yaxis()
-    axis.set_xlabel("R² (dashed and grey: paper's .92 with its interval, .98)")
-    axis.set_title("filled: plateau .57; open: plateau fitted", loc="left")
+            paper_line(axis, printed, "paper" if name == "r2" else None, across=True)
+    axis.set_yticks(range(len(names)), names)
+    axis.set_ylim(len(names) - 0.5, -0.5)
+    return len(names)
 
 
-def _interval(axis, rows: pd.DataFrame, place: float, color: str, fill: str) -> None:
+def _interval(axis: Axes, rows: pd.DataFrame, place: float, color: str, fill: str, marker: str) -> None:
     values = rows[rows["step"].isna()].groupby("metric")["value"].first()
     if "r2" in values:
-        axis.plot([values["r2_low_pairs"], values["r2_high_pairs"]], [place, place], color=color, linewidth=1.2)
-        axis.plot(values["r2"], place, "o", color=color, markerfacecolor=fill, markersize=4)
+        axis.plot([values["r2_low_pairs"], values["r2_high_pairs"]], [place, place], color=color, linewidth=0.9)
+        axis.plot(values["r2"], place, marker, color=color, markerfacecolor=fill, markersize=3)
 
 
 def _printed(frame: pd.DataFrame, claim: str) -> float | None:

@@ -49,14 +49,15 @@ def test_map_hatches_what_is_undecided():
 def test_paper_panels_hold_the_papers_numbers():
     panel = table1_paper(measurements()).axes[0]
     lines = [line.get_ydata()[0] for line in panel.lines if line.get_linestyle() == "--"]
-    assert lines == [0.3995, 0.5663]
-    labels = [label.get_text() for label in panel.get_xticklabels()]
+    marks = [line.get_ydata()[0] for line in panel.lines if line.get_marker() == "D"]
+    assert lines == marks == [0.3995, 0.5663]
+    labels = [label.get_text() for label in table1_paper(measurements()).axes[-1].get_xticklabels()]
     assert labels == [".1", "1", "10", "best", ".01", ".1", "1", "best"]
 
 
 def test_paper_panels_do_without_the_best_rates():
     frame = measurements()
-    panel = table1_paper(frame[frame["experiment"] == "table1-tabular"]).axes[0]
+    panel = table1_paper(frame[frame["experiment"] == "table1-tabular"]).axes[-1]
     assert "best" not in [label.get_text() for label in panel.get_xticklabels()]
 
 
@@ -64,7 +65,7 @@ def test_matched_lines_are_the_two_differences():
     panel = table1_matched(measurements()).axes[0]
     by_label = {line.get_label(): line.get_ydata() for line in panel.lines}
     assert by_label["λ-GRPO"] == pytest.approx([0.2] * 3, abs=0.011)
-    assert by_label["λ-GRPO at GRPO's step size"] == pytest.approx([0.1] * 3, abs=0.011)
+    assert by_label["λ-GRPO, GRPO's step length"] == pytest.approx([0.1] * 3, abs=0.011)
 
 
 def test_missing_measurements_make_no_figure():

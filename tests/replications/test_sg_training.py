@@ -258,7 +258,7 @@ def test_knights_and_knaves_start_is_taught_the_form_once(tmp_path: Path, monkey
 
 @pytest.mark.parametrize("profile", ["paper", "authors-code"])
 def test_the_paper_profiles_run_in_miniature(profile: str, tmp_path: Path) -> None:
-    """Public puzzles, a begun answer, text around the tags, mini-batches and both bounds of the clip, as profiles say."""
+    """Public puzzles, a begun answer, text around the tags, mini-batches and both bounds of the clip, as they say."""
     statements = (
         "(('not', ('telling-truth', 1)), ('and', ('lying', 0), ('lying', 1)))",
         "(('or', ('telling-truth', 0), ('telling-truth', 1)), ('and', ('lying', 0), ('lying', 1)))",
@@ -271,10 +271,17 @@ def test_the_paper_profiles_run_in_miniature(profile: str, tmp_path: Path) -> No
     lines = [rows[0]] * 899 + [rows[1]] * 101
     (tmp_path / "train" / "people2_num1000.jsonl").write_text("\n".join(map(json.dumps, lines)))
     paper = Paper.load(Path(training_kk.__file__).parent)
-    cell = {key: value for key, value in paper.profile(profile).plans["training-kk"].cells[0].items() if key != "threads"}
+    plan = paper.profile(profile).plans["training-kk"]
+    cell = {key: value for key, value in plan.cells[0].items() if key != "threads"}
     small = {"model": "tiny-random", "people": [2], "public": str(tmp_path), "rollouts": 2, "prompts_per_step": 2}
-    small |= {"group_size": 2, "gradient_accumulation_steps": 2, "max_new_tokens": 3, "use_vllm": False, "save_every": 2}
-    small |= {"precision": "float32", "gradient_checkpointing": False, "eval_batch_size": 4, "validation_size": 2}
+    small |= {"group_size": 2, "gradient_accumulation_steps": 2, "max_new_tokens": 3, "save_every": 2}
+    small |= {
+        "use_vllm": False,
+        "precision": "float32",
+        "gradient_checkpointing": False,
+        "eval_batch_size": 4,
+        "validation_size": 2,
+    }
     settings = PuzzleTrainingSettings(**{**cell, **small})
     settings.check()
     job = context(tmp_path / "job")
