@@ -1,38 +1,47 @@
-"""Figures of the experiments on many small transformers at once; 95 % intervals over seeds."""
+"""Figures of the experiments on many small transformers at once."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from grpo_replications.shared.harness.plots import COLORS, panels, points_with_interval
-from grpo_replications.shared.statistics.estimates import mean_interval
+from grpo_replications.shared.harness.captions import DIFFERENCE_INTERVAL, MEAN_INTERVAL, NO_NUMBER, runs
+from grpo_replications.shared.harness.plots import (
+    PROBABILITY,
+    Look,
+    caption,
+    look,
+    panels,
+    paper_line,
+    points_with_interval,
+    titled,
+    zero_line,
+)
+from grpo_replications.shared.statistics.estimates import Estimate, mean_interval
 
-MARGIN = 0.027
-"""The paper's smallest gain on mathematics, as a solve rate."""
+GAIN = 2.7
+"""The paper's smallest average gain on mathematics, in points."""
 _WEIGHTINGS = {
-    "sharpness-raw": "SG, as published",
-    "sharpness": "SG",
-    "sharpness-logprob": "SG on log π",
-    "advantage-reweighting": "AR, α = .2",
-    "advantage-reweighting-0.3": "AR, α = .3",
-    "sharpness-reverse": "reverse of SG",
+    "sharpness-raw": Look("SG, not rescaled", look("sharpness").color, "o", "-"),
+    "sharpness": look("sharpness-mean1"),
+    "sharpness-logprob": look("sharpness-logprob"),
+    "advantage-reweighting": Look("AR, α = .2", look("advantage-reweighting").color, "^", "-"),
+    "advantage-reweighting-0.3": Look("AR, α = .3", look("advantage-reweighting").color, "v", "-"),
+    "sharpness-reverse": look("sharpness-reverse"),
 }
+_OTHERS = {"sharpness-ar": Look("SG to AR", "black", "d", "-"), "halves": Look("two halves", "black", "s", "-")}
 _ARMS = {
     ("sharpness", 1.0): "SG",
     ("sharpness", 4.0): "SG, contrast ×4",
-    ("sharpness-reverse", 1.0): "reverse",
-    ("sharpness-reverse", 4.0): "reverse, ×4",
+    ("sharpness-reverse", 1.0): "SG reversed",
+    ("sharpness-reverse", 4.0): "reversed, contrast ×4",
     ("advantage-reweighting", 1.0): "AR, α = .2",
 }
-_METHODS = {"grpo": "GRPO", "sharpness": "SG", "advantage-reweighting": "AR", "lopti": "Lopti", "80/20": "80/20"}
-
-
-def _values(rows: pd.DataFrame, metric: str) -> pd.Series:
-    """Values without a step by seed."""
-    chosen = rows[(rows["metric"] == metric) & rows["step"].isna()]
-    return chosen.set_index("seed")["value"].astype(float).sort_index()
+_METHODS = ("grpo", "sharpness", "advantage-reweighting", "lopti", "80/20")
 
 
 def many_same_batch(frame: pd.DataFrame) -> Figure | None:
@@ -40,20 +49,23 @@ def many_same_batch(frame: pd.DataFrame) -> Figure | None:
     rows = frame[frame["experiment"] == "many-same-batch"]
     if rows.empty:
         return None
-    figure, axes = panels(1, 2)
-    names = [name for name in _WEIGHTINGS if f"norm_ratio/{name}" in set(rows["metric"])]
-    lengths = [mean_interval(_values(rows, f"norm_ratio/{name}").to_numpy()) for name in names]
-    axes[0, 0].axhline(1.0, color="black", linewidth=0.8)
-    points_with_interval(axes[0, 0], range(len(names)), lengths, "", COLORS[0])
-    axes[0, 0].set_xticks(range(len(names)), [_WEIGHTINGS[name] for name in names], rotation=60)
-    axes[0, 0].set(title="gradient norm over GRPO's")
-    turned = {name: label for name, label in _WEIGHTINGS.items() if f"angle/{name}" in set(rows["metric"])}
-    turned |= {"sharpness-ar": "SG to AR", "halves": "two halves of a batch"}
-    angles = [mean_interval(_values(rows, f"angle/{name}").to_numpy()) for name in turned]
-    points_with_interval(axes[0, 1], range(len(turned)), angles, "", COLORS[1])
-    axes[0, 1].set_xticks(range(len(turned)), list(turned.values()), rotation=60)
-    axes[0, 1].set(title="angle to GRPO's gradient (degrees)", ylim=(0, 100))
-    return figure
+    found = set(rows["metric"])
+    lengths = {name: one for name, one in _WEIGHTINGS.items() if f"norm_ratio/{name}" in found}
+    angles = {name: one for name, one in {**_WEIGHTINGS, **_OTHERS}.items() if f"angle/{name}" in found}
+    figure, axes = panels(2, 1, height=1.25)
+    _list_of(axes[0, 0], list(lengths.values()), [_mean(rows, f"norm_ratio/{name}") for name in lengths])
+    zero_line(axes[0, 0], 1.0, across=True)
+    _list_of(axes[1, 0], list(angles.values()), [_mean(rows, f"angle/{name}") for name in angles])
+    axes[1, 0].set_xscale("log")
+    titled(axes, "gradient norm over GRPO's", "angle to GRPO's gradient, degrees")
+    return caption(
+        figure,
+        "Small transformer on running sums: the gradient of the same batch under every weighting at mean weight 1 "
+        "(except where not rescaled): (a) its norm, (b) its angle to GRPO's, SG's to AR's, and that of two halves of a "
+        "batch under GRPO.",
+        "The paper says that norms are smaller; it prints no number for this.",
+        f"{runs([rows['seed'].nunique()])}, each a run of plain GRPO; bars: {MEAN_INTERVAL}.",
+    )
 
 
 def many_generalization(frame: pd.DataFrame) -> Figure | None:
@@ -62,26 +74,23 @@ def many_generalization(frame: pd.DataFrame) -> Figure | None:
     if rows.empty or "contrast" not in rows:
         return None
     base = rows[rows["method"] == "grpo"]
-    found = {
-        label: own
-        for (method, contrast), label in _ARMS.items()
-        if len(own := rows[(rows["method"] == method) & (rows["contrast"] == contrast)])
-    }
-    figure, axes = panels(1, 2)
-    titles = {
-        "final_solve_rate": "held-out solve rate minus GRPO's",
-        "final_gap": "gap minus GRPO's",
-    }
-    for place, (metric, title) in enumerate(titles.items()):
-        differences = [(_values(own, metric) - _values(base, metric)).dropna() for own in found.values()]
-        panel = axes[0, place]
-        panel.axhspan(-MARGIN, MARGIN, color="#dddddd", linewidth=0)
-        panel.axhline(0.0, color="black", linewidth=0.8)
-        estimates = [mean_interval(difference.to_numpy()) for difference in differences]
-        points_with_interval(panel, range(len(found)), estimates, "", COLORS[0])
-        panel.set_xticks(range(len(found)), list(found), rotation=60)
-        panel.set(title=title)
-    return figure
+    arms = {key: own for key in _ARMS if len(own := rows[(rows["method"] == key[0]) & (rows["contrast"] == key[1])])}
+    looks = [Look(_ARMS[key], look(key[0]).color, look(key[0]).marker, "-") for key in arms]
+    figure, axes = panels(2, 1, height=1.1)
+    for axis, metric in zip(axes.flat, ("final_solve_rate", "final_gap"), strict=True):
+        pairs = [(_values(own, metric) - _values(base, metric)).dropna() for own in arms.values()]
+        _list_of(axis, looks, [mean_interval(100 * pair.to_numpy()) for pair in pairs])
+        zero_line(axis, across=True)
+    paper_line(axes[0, 0], GAIN, f"paper's smallest gain on maths: {GAIN:g}", across=True)
+    axes[0, 0].legend()
+    titled(axes, "held-out solve rate minus GRPO's, points", "gap (trained minus held-out) minus GRPO's, points")
+    return caption(
+        figure,
+        "Small transformer on running sums, trained on 64 problems: (a) held-out solve rate at the end and (b) its "
+        "distance to the solve rate of the problems trained on, minus GRPO's of the same seed.",
+        f"Dashed: the paper's smallest average gain on mathematics, {GAIN:g} points (claim 4, models of 3B and more).",
+        f"{runs([base['seed'].nunique()])}, paired; bars: {DIFFERENCE_INTERVAL}.",
+    )
 
 
 def many_rates(frame: pd.DataFrame) -> Figure | None:
@@ -89,21 +98,45 @@ def many_rates(frame: pd.DataFrame) -> Figure | None:
     rows = frame[frame["experiment"] == "many-rates"]
     if rows.empty or rows["lr"].nunique() < 2:
         return None
-    figure, axes = panels(1, 1)
+    figure, axes = panels(1, 1, height=2.0)
     rates = sorted(float(rate) for rate in rows["lr"].unique())
     methods = [method for method in _METHODS if method in set(rows["method"])]
     for place, method in enumerate(methods):
-        own = rows[rows["method"] == method]
-        cells = [_values(own[own["lr"] == rate], "final_solve_rate").to_numpy() for rate in rates]
-        shifted = np.array(rates) * 1.03 ** (place - len(methods) / 2)
-        estimates = [mean_interval(cell) for cell in cells]
-        points_with_interval(axes[0, 0], shifted, estimates, _METHODS[method], COLORS[place])
-        axes[0, 0].plot(shifted, [estimate.value for estimate in estimates], color=COLORS[place], linewidth=0.8)
-    axes[0, 0].set(xscale="log", xlabel="learning rate", ylabel="held-out solve rate at the end")
+        own, style = rows[rows["method"] == method], look(method)
+        estimates = [_mean(own[own["lr"] == rate], "final_solve_rate") for rate in rates]
+        shifted = np.array(rates) * 1.04 ** (place - len(methods) / 2)
+        points_with_interval(axes[0, 0], shifted, estimates, style.label, style.color, style.marker, limits=PROBABILITY)
+        axes[0, 0].plot(shifted, [one.value for one in estimates], color=style.color, linestyle=style.line)
+    axes[0, 0].set(xscale="log", xlabel="learning rate")
     axes[0, 0].set_xticks(rates, [f"{rate:g}" for rate in rates])
     axes[0, 0].minorticks_off()
     axes[0, 0].legend()
-    return figure
+    titled(axes, "held-out solve rate at the end")
+    return caption(
+        figure,
+        "Small transformer on running sums: held-out solve rate after training, by learning rate; every method makes "
+        "two updates a rollout.",
+        NO_NUMBER,
+        f"{runs([rows['seed'].nunique()])} a point; bars: {MEAN_INTERVAL}.",
+    )
+
+
+def _values(rows: pd.DataFrame, metric: str) -> pd.Series:
+    """Values without a step by seed."""
+    chosen = rows[(rows["metric"] == metric) & rows["step"].isna()]
+    return chosen.set_index("seed")["value"].astype(float).sort_index()
+
+
+def _mean(rows: pd.DataFrame, metric: str) -> Estimate:
+    return mean_interval(_values(rows, metric).to_numpy())
+
+
+def _list_of(axes: Axes, looks: Sequence[Look], estimates: Sequence[Estimate]) -> None:
+    """One line a look, the first on top, with its estimate along the x axis."""
+    for place, (one, estimate) in enumerate(zip(looks, estimates, strict=True)):
+        points_with_interval(axes, [place], [estimate], "", one.color, one.marker, across=True)
+    axes.set_yticks(range(len(looks)), [one.label for one in looks])
+    axes.set_ylim(len(looks) - 0.5, -0.5)
 
 
 FIGURES = {
