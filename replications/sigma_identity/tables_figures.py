@@ -198,7 +198,8 @@ def dapo_log(frame: pd.DataFrame) -> Figure | None:
     axes[0, 0].legend()
     readings = _readings(axes[0, 1], rows, generic, authors)
     titled(axes, "share of prompts with 32 of 32 right", "R² (filled: plateau .57, open: fitted)")
-    axes[0, 1].legend()
+    if axes[0, 1].get_legend_handles_labels()[1]:
+        axes[0, 1].legend()
     return caption(
         figure,
         "DAPO's log: (a) its points with the fit of p → p^(1/T) as the authors' script makes it and as "

@@ -247,7 +247,7 @@ def test_the_histogram_holds_every_seed_and_the_papers_number(frame: pd.DataFram
 
 def test_silent_points_lie_on_their_line(frame: pd.DataFrame) -> None:
     axes = controlled_figures.trajectories(frame).axes[1]
-    points = [line for line in axes.lines if line.get_marker() == "o"]
+    points = [line for line in axes.lines if line.get_marker() != "None"]
     assert len(points) == 3
     for line in points:
         predicted = axes.lines[axes.lines.index(line) + 1]
