@@ -35,7 +35,7 @@ class UpdateSettings(Settings):
     beta: float = Field(0.0, ge=0, description="coefficient of the KL term (k3 estimator)")
     num_iterations: int = Field(1, ge=1, description="passes over a rollout")
     max_redraws: int = Field(0, ge=0, description="how often a silent group is drawn again at most")
-    redraw: Literal["samples", "prompts"] = Field("samples", description="what a redraw draws anew")
+    redraw: Literal["samples", "prompts"] = Field("prompts", description="what a redraw draws anew")
     gradient_accumulation_steps: int = Field(1, ge=1, description="micro-batches an optimizer step")
     precision: Literal["float32", "bfloat16"] = Field("bfloat16", description="of activations; weights are float32")
     lora_rank: int = Field(0, ge=0, description="rank of the adapter; 0 trains all parameters")

@@ -83,7 +83,7 @@ class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, PolicySamples, OneC
     optimizer steps on every batch (`num_iterations = 2`). `group_log`: file for the log of groups.
     `success_reward`: a silent group at or above this reward counts as all right, below it as all wrong.
     `log_token_ids`: whether the group log holds token ids. `max_redraws`: how often a silent group is redrawn at most
-    (0: never); `redraw`: "samples" of the same prompt, or "prompts" too.
+    (0: never); `redraw`: "prompts" goes on to another prompt, as DAPO does; "samples" stays with the prompt.
     Raises ReplicationError for settings that cannot work (see `check_settings` and `check_redraws`).
     """
 
@@ -95,7 +95,7 @@ class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, PolicySamples, OneC
         success_reward: float = 1.0,
         log_token_ids: bool = True,
         max_redraws: int = 0,
-        redraw: str = "samples",
+        redraw: str = "prompts",
         **kwargs: Any,
     ) -> None:
         call = inspect.signature(GRPOTrainer.__init__).bind(self, *args, **kwargs)
