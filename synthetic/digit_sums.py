@@ -73,17 +73,12 @@ def is_held_out(digits: np.ndarray) -> np.ndarray:
     return (mixed >> np.uint64(40)) % np.uint64(_HELD_OUT_SHARE) == 0
 
 
+@torch.no_grad()
 def solve_rates(models: ManyTransformers, prompts: Tensor) -> Tensor:
     """Exact mean probability of the right answer over problems (S, B, P), float64 (S,). One forward pass."""
-    return problem_solve_rates(models, prompts).mean(dim=1)
-
-
-@torch.no_grad()
-def problem_solve_rates(models: ManyTransformers, prompts: Tensor) -> Tensor:
-    """Exact probability of the right answer to each problem (S, B, P), float64 (S, B). One forward pass."""
     answers = answers_of(prompts)
     logps = models.completion_logits(prompts, answers.unsqueeze(2)).squeeze(2).double().log_softmax(dim=-1)
-    return logps.gather(3, answers.unsqueeze(3)).squeeze(3).sum(dim=2).exp()
+    return logps.gather(3, answers.unsqueeze(3)).squeeze(3).sum(dim=2).exp().mean(dim=1)
 
 
 def measuring_problems(seeds: Sequence[int], count: int, terms: int) -> Tensor:

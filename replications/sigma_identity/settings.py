@@ -233,26 +233,26 @@ class RelabellingSettings(Settings):
 class SilentForecastSettings(Settings):
     """`silent-forecast`."""
 
-    engine: Literal["digit-sums", "bernoulli-logit"] = Field(description="policies whose solve rates are known exactly")
+    engine: Literal["tree", "bernoulli-logit"] = Field(description="policies whose solve rates are known exactly")
     logged_size: int = Field(ge=2, description="completions of a prompt in the run whose log is read, G")
     group_sizes: list[int] = Field(min_length=2, description="sizes with a run of their own, the logged one included")
-    completions_per_step: int = Field(ge=4, description="completions of a step, the same for every size")
     steps: int = Field(ge=1, description="optimizer steps")
     window: int = Field(ge=1, description="steps of a log that a forecast is made from")
     ahead: list[int] = Field(min_length=1, description="steps ahead, multiples of the window")
     draws: int = Field(ge=10, description="bootstrap draws of the mixture")
-    measured: int = Field(ge=8, description="problems that the truth is a mean over")
     lr: float = Field(gt=0, description="learning rate, or step size of a logit")
-    start: dict[str, float | int] | None = Field(None, description="digit-sums: settings of the taught models")
+    prompts: int | None = Field(None, ge=8, description="bernoulli-logit: prompts of a run")
+    groups_logged: int | None = Field(None, ge=1, description="bernoulli-logit: groups of a step that the log holds")
+    depth: int | None = Field(None, ge=1, description="tree: tokens of a completion; 2^depth - 1 prompts")
+    width: int | None = Field(None, ge=4, description="tree: width of the transformers")
 
     @model_validator(mode="after")
     def _sizes_and_steps_fit(self) -> Self:
         if self.logged_size not in self.group_sizes:
             raise ValueError("logged_size must be one of group_sizes")
-        if any(self.completions_per_step % size for size in self.group_sizes):
-            raise ValueError("completions_per_step must be a multiple of every group size")
         if any(value % self.window for value in (self.steps, *self.ahead)):
             raise ValueError("steps and ahead must be multiples of window: the truth is looked at there")
-        if (self.engine == "digit-sums") != (self.start is not None):
-            raise ValueError('start is set with engine = "digit-sums", and only then')
+        given = [value is not None for value in (self.prompts, self.groups_logged, self.depth, self.width)]
+        if given != ([False, False, True, True] if self.engine == "tree" else [True, True, False, False]):
+            raise ValueError("a tree has depth and width, Bernoulli-logit prompts have prompts and groups_logged")
         return self
