@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from grpo_replications.replications import paper_commands, tools
+from grpo_replications.replications import cite, paper_commands, tools
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.harness.claims import OURS, PAPER
 from grpo_replications.shared.harness.papers import Paper, discover
@@ -30,6 +30,7 @@ examples:
   replicate run lambda-grpo                                  every experiment of the quick profile
   replicate run lambda-grpo --profile full --only table1     some experiments of another profile
   replicate report                                           the report again, from what is on disk
+  replicate cite sigma-dapo-samples                          a number as a sentence, with its origin
   replicate new-paper my-paper                               a new paper, as an example to change
   replicate check my-paper                                   what is wrong with it, before anything runs
   replicate plan-group-size --solve-rates big-math           group sizes for problems of your own
@@ -101,7 +102,8 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(action=action)
         return sub
 
-    command("list", _list, "list the papers, their profiles and their experiments")
+    listed = command("list", _list, "list the papers, their profiles and their experiments")
+    listed.add_argument("--json", action="store_true", help="for programs")
     run = command("run", _run, "run a paper's experiments, then verdicts, figures and report")
     run.add_argument("paper", metavar="PAPER", help="a paper's name, as 'replicate list' gives it")
     run.add_argument("--profile", default=DEFAULT_PROFILE, help="how much to run (default: %(default)s)")
@@ -118,10 +120,13 @@ def _parser() -> argparse.ArgumentParser:
         again = command(name, action, text)
         again.add_argument("paper", metavar="PAPER", nargs="?", help="one paper (default: all)")
         again.add_argument("--profile", help="one profile (default: all that have results)")
+        if name == "verdicts":
+            again.add_argument("--json", action="store_true", help="for programs: claims, answers and checks")
     model = command("model", _model, "fetch and prepare a language model, once")
     model.add_argument("name", metavar="NAME", nargs="?", default="embedded", help="which one (default: %(default)s)")
     command("bench", _bench, "measure the speed targets on this machine")
     paper_commands.add_commands(commands, results_directory)
+    cite.add_command(commands, results_directory)
     calibration = command("calibrate", _calibrate, "measure how often the rules of judging are wrong, then the report")
     calibration.add_argument("--samples", type=int, default=2000, metavar="N", help="studies (default: %(default)s)")
     tools.add_commands(commands)
@@ -129,6 +134,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _list(options: argparse.Namespace, console: Console) -> int:
+    if options.json:
+        from grpo_replications.replications.listings import papers_json
+
+        print(papers_json(discover(options.papers)))
+        return 0
     for paper in discover(options.papers):
         console.print(f"[bold]{paper.slug}[/bold]  {_titled(paper)}", highlight=False)
         number = Counter(claim.source for claim in paper.claims)
@@ -175,10 +185,17 @@ def _run(options: argparse.Namespace, console: Console) -> int:
 
 def _verdicts(options: argparse.Namespace, console: Console) -> int:
     results = results_directory()
-    for paper, profile in _on_disk(options, results):
+    on_disk = _on_disk(options, results)
+    for paper, profile in on_disk:
         _judge(paper, profile, results)
+        if options.json:
+            continue
         console.print(f"[bold]{paper.slug}, profile {profile}[/bold]")
         _print_claims(paper, profile, results, console)
+    if options.json:
+        from grpo_replications.replications.listings import verdicts_json
+
+        print(verdicts_json(on_disk, results))
     return 0
 
 

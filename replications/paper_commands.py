@@ -109,6 +109,7 @@ def _check(options: argparse.Namespace, console: Console, results: Path) -> int:
 def problems_of(directory: Path, others: list[Path], results: Path) -> list[str]:
     """Every mistake of the paper in `directory`, a line each; `others` are the directories of the other papers."""
     from grpo_replications.shared.harness.measurements import MEASUREMENTS, metrics_measured
+    from grpo_replications.shared.harness.number_ids import id_problems
     from grpo_replications.shared.harness.paper_checks import definition_problems, library_problems, loose_ends
 
     problems = Problems()
@@ -125,7 +126,8 @@ def problems_of(directory: Path, others: list[Path], results: Path) -> list[str]
         with problems.noted():
             check_apart([neighbor, paper])
     measured = {name: metrics_measured(results / paper.name / name / MEASUREMENTS) for name in paper.profiles}
-    for problem in (*loose_ends(paper, measured), *library_problems(paper)):
+    ids = id_problems(paper.directory.parent, [paper])
+    for problem in (*loose_ends(paper, measured), *library_problems(paper), *ids):
         problems.add(problem)
     citation = ROOT / "CITATION.cff"
     ours = paper.facts.arxiv and paper.directory.parent == ROOT / "replications" and citation.is_file()

@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from grpo_replications.shared.planning.diagnostics import FEW, Diagnosis, Part
+from grpo_replications.shared.planning.diagnostics import Diagnosis, Part
+from grpo_replications.shared.planning.findings import FEW, REFUTED, p_words
 from grpo_replications.shared.planning.group_size_budget import Budget
 from grpo_replications.shared.planning.group_size_plan import Plan
 from grpo_replications.shared.planning.run_drift import Drift
+from grpo_replications.shared.planning.size_choice import SizeChoice
 from grpo_replications.shared.statistics.estimates import Estimate
 
 
@@ -48,15 +50,26 @@ def print_plan(console: Console, plan: Plan) -> None:
                 f"{text}. At a rate of exactly {end.rate:g} no group size ever helps; but {plan.samples} rollouts "
                 f"leave rates {side} {end.bound:.3f} open (95 %), where {end.helped_from} completions suffice."
             )
-    if plan.single is not None:
-        say(f"One size for all whose mean update reaches {plan.fidelity:g} of its limit: G = {plan.single}.")
+    goal = f"mean update reaches {plan.fidelity:g} of its limit"
+    plain = f"G = {plan.single}" if plan.single is not None else f"none up to {plan.max_group_size}"
+    if plan.fitted is None:
+        say(f"One size for all whose {goal}: {plain}.")
     else:
-        say(f"No single size up to {plan.max_group_size} has a mean update of {plan.fidelity:g} of its limit.")
+        say(
+            f"One size for all whose {goal}: G = {_size(plan.fitted.single)}, from a Beta distribution fitted to the "
+            f"rollouts ({plain} if the rates as they are were exact)."
+        )
+        if plan.fitted.family_p_value < REFUTED:
+            say(
+                f"! The Beta family does not describe the counts ({p_words(plan.fitted.family_p_value)}): a guide only."
+            )
     table = _table("group size", *(str(line.group_size) for line in plan.silent))
     table.add_row("silent share, rates as they are", *(f"{line.closed_form:.1%}" for line in plan.silent))
     if any(line.without_replacement is not None for line in plan.silent):
         unbiased = (line.without_replacement for line in plan.silent)
         table.add_row("unbiased, from the rollouts", *("" if one is None else f"{one:.1%}" for one in unbiased))
+    if plan.fitted is not None:
+        table.add_row("from the Beta fit", *(f"{line.fitted.value:.1%}" for line in plan.silent))
     console.print(table)
     if plan.budget is not None:
         _print_budget(console, plan.budget)
@@ -69,34 +82,99 @@ def _print_budget(console: Console, budget: Budget) -> None:
     best, other = budget.best, budget.allocation
     say(
         f"\nBudget of {budget.completions:,} completions a step: G = {best.group_size}, "
-        f"{best.problems_per_step:,} problems",
+        f"{best.problems_per_step:,} problems" + (f", {best.unused:,} completions unused" if best.unused else ""),
         style="bold",
     )
+    if best.unused:
+        whole = budget.completions - best.unused
+        say(
+            f"{budget.completions:,} does not divide by {best.group_size}; {whole:,} does, and "
+            f"{whole + best.group_size:,}."
+        )
     say(
-        "Gain: progress of a step at the optimal learning rate, "
-        "(mean update along the objective)^2 / (mean square of the step)."
+        "Gain: progress of a step at the optimal learning rate, (mean update along the objective)^2 / (mean square of "
+        "the step), over the best size's; r: noise ratio. The best size does not depend on the budget."
     )
-    table = _table("G", "problems", "gain", "fidelity", "silent", "completions with nonzero advantage")
-    for line in sorted(budget.candidates, key=lambda one: -one.gain)[:6]:
+    ratios = [f"gain, r = {r:g}" for r in budget.noise_ratios]
+    table = _table("G", "problems", *ratios, "fidelity", "silent", "completions with nonzero advantage")
+    for line in sorted(budget.candidates, key=lambda one: -min(one.gains))[:6]:
         table.add_row(
             str(line.group_size),
             f"{line.problems_per_step:,}",
-            f"{line.gain:.3f}",
+            *(f"{one:.3f}" for one in line.gains),
             f"{line.fidelity:.3f}",
             f"{line.silent:.1%}",
             f"{line.nonzero:,.0f}",
         )
     console.print(table)
     if len(budget.as_good) > 1:
-        say(f"As good within 2 %: G = {', '.join(map(str, budget.as_good))}.")
-    assumed = ", ".join(f"{size} for r = {r:g}" for r, size in budget.by_scatter)
-    say(f"The scatter of scores is assumed (r = {budget.scatter:g}); the best size is {assumed}.")
+        say(f"As good within 5 %: G = {', '.join(map(str, budget.as_good))}.")
+    by_noise = ", ".join(f"{size} for r = {r:g}" for r, size in budget.by_noise)
+    say(f"Best sizes by noise ratio: {by_noise}. Give yours by --noise-ratio.")
     sizes = ", ".join(f"{low:.1f}-{high:.1f}: {_range(a, b)}" for low, high, a, b in other.sizes)
     say(
         f"A size for each difficulty, at the same cost: fidelity {other.fidelity:.3f} instead of "
         f"{other.single_fidelity:.3f}, silent completions {other.silent:.1%} instead of {other.single_silent:.1%}, if "
         f"rates of 0 and 1 are exact and skipped. Sizes by solve rate: {sizes}."
     )
+
+
+def print_summary(console: Console, d: Diagnosis) -> None:
+    """The answer in one screen: silent groups, sizes for the same completions a step, what stands out."""
+    say = _sayer(console)
+    s, last = d.shares, d.parts[-1]
+    other = f", {s.other.value:.1%} other equal rewards" if s.other.value else ""
+    say(f"{d.source}: {d.groups:,} groups of {d.group_size}, steps {d.first_step} to {d.last_step}", style="bold")
+    say(
+        f"Silent groups: {_percent(s.silent)}; {s.all_wrong.value:.1%} all wrong, {s.all_right.value:.1%} all "
+        f"right{other}"
+    )
+    say(f"Last part, steps {last.first_step} to {last.last_step}: {last.shares.silent.value:.1%} silent; {_trend(d)}")
+    if d.choice is not None:
+        _print_choice(console, d, d.choice)
+    say(f"Independence of completions: {_independence(d)}.")
+    for finding in d.findings:
+        say(f"! {finding}", style="yellow")
+    for note in d.notes:
+        say(f"Note: {note}", style="dim")
+    say("Every table and test: --details", style="dim")
+
+
+def _print_choice(console: Console, d: Diagnosis, c: SizeChoice) -> None:
+    say = _sayer(console)
+    table = _table(f"The same {d.completions_per_step:,} completions a step", *(f"G = {r.group_size}" for r in c.rows))
+    table.add_row("silent groups, %", *(f"{100 * row.silent:.0f}" for row in c.rows))
+    for i, ratio in enumerate(c.noise_ratios):
+        table.add_row(f"gain at noise ratio r = {ratio:g}", *(f"{row.gains[i]:.2f}" for row in c.rows))
+    table.add_row("draws a kept group, if redrawn", *(f"{row.draws_per_kept:.1f}" for row in c.rows))
+    console.print(table)
+    keep = d.group_size in c.defensible
+    advice = (
+        f"Keep num_generations={d.group_size}" if keep else f"Change num_generations from {d.group_size} to {c.best}"
+    )
+    say(f"{advice} ({min(c.defensible)} to {max(c.defensible)} defensible, best {c.best}).", style="bold")
+    full = next(one for one in reversed(d.suggestions) if one.target.startswith("fidelity"))
+    say(f"For a {full.target}, whatever it costs: G = {_size(full.group_size)}.")
+    both = " r is not in the log: both ends of its usual range are shown." if len(c.noise_ratios) > 1 else ""
+    say(f"Sizes are from a Beta fit to {d.choice_over}, which predicts {_percent(d.parts[-1].predicted)} silent.{both}")
+
+
+def _trend(d: Diagnosis) -> str:
+    t = d.silent_trend
+    if t is None:
+        return "too few steps for a trend"
+    word = "no clear trend" if t.low <= 0 <= t.high else "rising" if t.value > 0 else "falling"
+    return f"{word}, {100 * t.value:+.1f} points per 100 steps ({100 * t.low:+.1f} to {100 * t.high:+.1f})"
+
+
+def _independence(d: Diagnosis) -> str:
+    if any(finding.startswith("OFF") for finding in d.findings):
+        return "refuted, see below"
+    r = d.recurrence
+    if r is None:
+        return "cannot be tested, because no prompt recurs" if d.redraws is None else "cannot be tested after redraws"
+    p = min(1.0, 2 * min(r.silent_p_value, r.still_spread_p_value))
+    return f"not refuted (p = {p:.2g}, {r.groups:,} groups of prompts that recur)"
 
 
 def print_diagnosis(console: Console, d: Diagnosis) -> None:
@@ -160,14 +238,15 @@ def _print_prediction(console: Console, d: Diagnosis) -> None:
     say = _sayer(console)
     say(
         f"Predicted by a Beta distribution of solve rates: {_percent(d.predicted)}, observed {d.observed:.1%}"
-        + ("" if math.isnan(d.family_p_value) else f" (test of fit: p = {d.family_p_value:.2g})")
+        + ("" if math.isnan(d.family_p_value) else f" (test of fit: {p_words(d.family_p_value)})")
     )
     r = d.recurrence
     if r is not None:
         say(
             f"Predicted from the same prompts' other groups within {r.window:g} steps: {_percent(r.predicted)}, "
             f"observed {r.silent:.1%} in {r.groups:,} groups (p = {r.silent_p_value:.2g}); spread between groups of a "
-            f"prompt {r.spread:.2f} x that of independent completions (p = {r.spread_p_value:.2g})"
+            f"prompt {r.spread:.2f} x that of independent completions (p = {r.spread_p_value:.2g}), "
+            f"{r.still_spread:.2f} x after learning is taken out (p = {r.still_spread_p_value:.2g})"
         )
     elif d.mixture is not None:
         say(

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from grpo_replications.shared.errors import ReplicationError
 
+FIDELITY = 0.95
 _PLAN_TEXT = """
 What group size does each difficulty need, what stays silent, and which single size is best for a budget?
 
@@ -41,7 +42,8 @@ _DIAGNOSE_EXAMPLES = """
 examples:
   replicate diagnose outputs/my-run                      a directory with groups.jsonl or completions/*.parquet
   replicate diagnose groups.jsonl --fidelity 0.95 --max-silent 0.2
-  replicate diagnose outputs/my-run --reward accuracy_reward --success 1 --group-size 8
+  replicate diagnose outputs/my-run --reward accuracy_reward --reward format_reward=0.5 --success 1 --group-size 8
+  replicate diagnose outputs/my-run --details            every table and test
   replicate diagnose groups.jsonl --json > diagnosis.json
 """
 
@@ -54,29 +56,27 @@ def add_commands(commands: Any) -> None:
     )
     plan.add_argument("--column", metavar="NAME", help="the column of rates, where its name is not a usual one")
     plan.add_argument("--rollouts", type=int, metavar="N", help="how many rollouts are behind each rate")
-    plan.add_argument("--fidelity", type=float, default=0.95, metavar="F", help="fidelity to reach (default: 0.95)")
+    plan.add_argument("--fidelity", type=float, default=FIDELITY, metavar="F", help="fidelity to reach (default: 0.95)")
     plan.add_argument("--budget", type=int, metavar="N", help="completions a step, for which to find one group size")
     plan.add_argument(
         "--max-group-size", type=int, default=1024, metavar="G", help="largest size allowed (default: %(default)s)"
     )
-    plan.add_argument(
-        "--scatter",
-        type=float,
-        default=100.0,
-        metavar="R",
-        help="scatter of completions' scores that the best size assumes (default: 100; other values are shown)",
-    )
+    _add_noise_ratio(plan)
     plan.add_argument("--json", action="store_true", help="print the plan as JSON")
 
     text = "diagnose a run from its group log or TRL's completions"
     diagnose = _command(commands, "diagnose", _diagnose, text, _DIAGNOSE_TEXT, _DIAGNOSE_EXAMPLES)
     diagnose.add_argument("log", metavar="LOG", help="a log file or a run's directory")
     diagnose.add_argument(
-        "--success", type=float, default=1.0, metavar="R", help="reward of a right completion, at least (default: 1)"
+        "--success",
+        type=float,
+        metavar="R",
+        help="reward of a right completion, at least (default: the larger of two rewards, else 1)",
     )
     diagnose.add_argument(
-        "--fidelity", type=float, default=0.9, metavar="F", help="fidelity for the suggested size (default: 0.9)"
+        "--fidelity", type=float, default=FIDELITY, metavar="F", help="fidelity for the suggested size (default: 0.95)"
     )
+    _add_noise_ratio(diagnose)
     diagnose.add_argument("--max-silent", type=float, metavar="S", help="also suggest a size with at most this share")
     diagnose.add_argument(
         "--window",
@@ -86,9 +86,13 @@ def add_commands(commands: Any) -> None:
     )
     diagnose.add_argument("--group-size", type=int, metavar="G", help="num_generations, where it cannot be inferred")
     diagnose.add_argument(
-        "--reward", action="append", metavar="COLUMN", help="column that is a reward; again for each to sum"
+        "--reward",
+        action="append",
+        metavar="NAME[=WEIGHT]",
+        help="reward function to sum, with its weight (default: 1); again for each",
     )
     diagnose.add_argument("--skip-unscored", action="store_true", help="leave out groups with unscored completions")
+    diagnose.add_argument("--details", action="store_true", help="print every table and test")
     diagnose.add_argument("--json", action="store_true", help="print the diagnosis as JSON")
 
 
@@ -109,7 +113,7 @@ def _command(
 def _plan(options: argparse.Namespace, console: Console) -> int:
     _check_share("--fidelity", options.fidelity)
     _check_least("--max-group-size", options.max_group_size, 2)
-    _check_least("--scatter", options.scatter, 0)
+    _check_noise_ratio(options.noise_ratio)
     if options.budget is not None:
         _check_least("--budget", options.budget, 2)
     from grpo_replications.shared.planning.group_size_plan import plan_group_sizes, with_rollouts
@@ -119,7 +123,7 @@ def _plan(options: argparse.Namespace, console: Console) -> int:
     if options.rollouts is not None:
         _check_least("--rollouts", options.rollouts, 1)
         rates = with_rollouts(rates, options.rollouts)
-    plan = plan_group_sizes(rates, options.fidelity, options.budget, options.max_group_size, options.scatter)
+    plan = plan_group_sizes(rates, options.fidelity, options.budget, options.max_group_size, options.noise_ratio)
     if options.json:
         print(to_json(plan))
         return 0
@@ -138,15 +142,41 @@ def _diagnose(options: argparse.Namespace, console: Console) -> int:
     from grpo_replications.shared.planning.diagnostics import diagnose
     from grpo_replications.shared.planning.read_log import read_run_log
 
-    log = read_run_log(options.log, options.group_size, options.reward, options.skip_unscored)
-    diagnosis = diagnose(log, options.success, options.fidelity, options.max_silent, options.window)
+    _check_noise_ratio(options.noise_ratio)
+    log = read_run_log(options.log, options.group_size, _weights(options.reward), options.skip_unscored)
+    diagnosis = diagnose(
+        log, options.success, options.fidelity, options.max_silent, options.window, options.noise_ratio
+    )
     if options.json:
         print(to_json(diagnosis))
         return 0
-    from grpo_replications.replications.tool_reports import print_diagnosis
+    from grpo_replications.replications.tool_reports import print_diagnosis, print_summary
 
-    print_diagnosis(console, diagnosis)
+    (print_diagnosis if options.details else print_summary)(console, diagnosis)
     return 0
+
+
+def _add_noise_ratio(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--noise-ratio",
+        type=float,
+        metavar="R",
+        help="mean square of the scatter of scores over the squared distance of right and wrong ones' means (default: "
+        "both 3 and 100 are considered)",
+    )
+
+
+def _weights(given: list[str] | None) -> dict[str, float] | None:
+    """`["format=0.5", "accuracy"]` as names with weights; None where nothing is given."""
+    weights: dict[str, float] = {}
+    for one in given or []:
+        name, mark, number = one.rpartition("=")
+        try:
+            weight = float(number) if mark else 1.0
+        except ValueError:
+            raise ReplicationError(f"--reward {one}: '{number}' is no number; write NAME=WEIGHT.") from None
+        weights[name if mark else one] = weight
+    return weights or None
 
 
 def to_json(result: Any) -> str:
@@ -171,6 +201,11 @@ def json_value(value: Any) -> Any:
 def _check_share(name: str, value: float) -> None:
     if not 0 < value < 1:
         raise ReplicationError(f"{name} must lie above 0 and below 1, not {value:g}.")
+
+
+def _check_noise_ratio(value: float | None) -> None:
+    if value is not None:
+        _check_least("--noise-ratio", value, 0)
 
 
 def _check_least(name: str, value: float, least: int) -> None:

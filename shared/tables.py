@@ -41,7 +41,7 @@ def read_table(path: str | Path, kind: str | None = None) -> pd.DataFrame:
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
-    lines = path.read_text(encoding="utf-8-sig").splitlines(keepends=True)
+    lines = io.StringIO(path.read_text(encoding="utf-8-sig")).readlines()
     # Only lines at the top are comments: a # may be part of a problem's text.
     text = "".join(itertools.dropwhile(lambda line: line.startswith("#") or not line.strip(), lines))
     if not text:
@@ -60,7 +60,8 @@ def _read_json(path: Path) -> pd.DataFrame:
     try:
         content = json.loads(text)
     except ValueError:
-        lines = [line for line in text.splitlines() if line.strip()]
+        # Not splitlines: a text inside a record may hold U+2028 and other marks that it takes for ends of lines.
+        lines = [line for line in text.split("\n") if line.strip()]
         if len(lines) < 2:
             raise
         content = [json.loads(line) for line in lines]

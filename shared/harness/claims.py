@@ -32,7 +32,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from grpo_replications.shared.errors import Problems, ReplicationError
 from grpo_replications.shared.harness.checks import CHECK, CHECK_KEYS, Check, as_list, problem_of
-from grpo_replications.shared.harness.entries import CONTROL, HERE, PUBLISHED, Entry, Id, Text
+from grpo_replications.shared.harness.entries import CONTROL, HERE, PUBLISHED, Alias, Entry, Id, Text
 from grpo_replications.shared.harness.families import expand
 from grpo_replications.shared.harness.profiles import Plan, Profile, format_value, read_toml, setting
 
@@ -42,7 +42,11 @@ UNLIKE_NAME = re.compile(r"[^\w/.:;=@,+ \[\]-]", re.ASCII)
 
 
 class PaperHeader(Entry):
-    """The keys above the first `[[claim]]`."""
+    """The keys above the first `[[claim]]`.
+
+    `short`: how the aliases of the paper's numbers begin.  `measured_on`: experiment -> what was run, in words for a
+    citation.
+    """
 
     paper: Id
     title: Text
@@ -52,17 +56,21 @@ class PaperHeader(Entry):
     venue: str = ""
     url: str = ""
     license: str = ""
+    short: Alias | None = None
+    measured_on: dict[str, Text] = Field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
 class PaperFacts:
-    """Which paper this is.  `slug` is its name on the command line."""
+    """Which paper this is.  `slug` is its name on the command line, `short` the start of its numbers' aliases."""
 
     slug: str
     title: str
     authors: str
     arxiv: str
     url: str = ""
+    short: str = ""
+    measured_on: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 class Claim(Entry):
@@ -123,17 +131,27 @@ def load_claims(path: Path, profiles: dict[str, Profile] | None) -> tuple[PaperF
         with problems.noted():
             claims.append(_parse_claim(entry, number, path))
     checks = [check for claim in claims for check in claim.checks]
+    for alias, times in Counter(check.alias for check in checks if check.alias).items():
+        if times > 1:
+            problems.add(f"{path}: the alias {alias} is used twice.")
     for name, times in Counter(entry.id for entry in (*claims, *checks)).items():
         if times > 1:
             problems.add(f"{path}: the id {name} is used twice; claims and checks share their names.")
         if header is not None and not name.startswith(f"{header.paper}/"):
             problems.add(f"{path}: the id {name} must start with {header.paper}/.")
+    known = {check.id for check in checks}
     for check in checks:
+        for other in sorted(set(check.read_with) - known):
+            problems.add(f"{path}, check {check.id}: read_with names {other}, which is no check.")
         if profiles is not None:
             _check_against_profiles(check, profiles, f"{path}, check {check.id}", problems)
+    unknown = sorted(set(header.measured_on) - set(_experiments(profiles))) if header and profiles is not None else []
+    if unknown:
+        problems.add(f"{path}: measured_on names {', '.join(unknown)}, and no profile has such an experiment.")
     problems.raise_any()
     authors = header.authors if isinstance(header.authors, str) else ", ".join(header.authors)
-    return PaperFacts(header.paper, header.title, authors, header.arxiv, header.url), tuple(claims)
+    names = (header.short or header.paper, header.measured_on)
+    return PaperFacts(header.paper, header.title, authors, header.arxiv, header.url, *names), tuple(claims)
 
 
 def _parse_claim(entry: dict[str, Any], number: int, path: Path) -> Claim:
@@ -168,11 +186,17 @@ def _parse_claim(entry: dict[str, Any], number: int, path: Path) -> Claim:
         raise ReplicationError(f"{where}: {problem_of(error)}.") from None
 
 
+def _experiments(profiles: dict[str, Profile]) -> dict[str, None]:
+    """Names of all experiments, in order."""
+    return {experiment: None for profile in profiles.values() for experiment in profile.plans}
+
+
 def _check_against_profiles(check: Check, profiles: dict[str, Profile], where: str, problems: Problems) -> None:
-    known = {experiment for profile in profiles.values() for experiment in profile.plans}
+    known = _experiments(profiles)
     for experiment in check.experiments:
         if experiment not in known:
-            problems.add(f"{where}: no profile has an experiment '{experiment}'; there are: {', '.join(known)}.")
+            names = ", ".join(known)
+            problems.add(f"{where}: no profile has an experiment '{experiment}'; there are: {names}.")
             return
     for name in check.profiles:
         if name not in profiles:

@@ -33,7 +33,18 @@ WORDS = {
 CRITERIA = ".criteria"  # in the directory of jobs
 # What no verdict depends on.
 NAMES = ("id", "claim", "source", "answers", "profiles")
-PROSE = ("statement", "where", "criterion", "unit", "definition", "not_run_reason", "post_hoc", "headline")
+PROSE = (
+    "statement",
+    "where",
+    "criterion",
+    "unit",
+    "definition",
+    "not_run_reason",
+    "post_hoc",
+    "headline",
+    "alias",
+    "read_with",
+)
 ABOUT = frozenset((*NAMES, *PROSE))
 
 RULES = 2  # raise where judging itself changes (a default, an interval, a test), so that every criterion counts as new

@@ -13,6 +13,7 @@ ID = r"^[a-z0-9/.+_-]+$"  # what LaTeX's \csname lookup and a CSV cell carry
 
 Text = Annotated[str, Field(min_length=1)]
 Id = Annotated[str, Field(pattern=ID)]
+Alias = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
@@ -33,6 +34,8 @@ class CheckEntry(Entry):
     scaled one); `support` is shown and decides nothing; `control` tests our own machinery.  `unit` and `definition`
     say what its number is.  `criterion` is only written where it says more than the keys do (a reason for a threshold,
     say); `judged_by` puts it into words where it is not.  `claim` and `source` are those of the claim it stands under.
+    `alias`: a short name for its number in citations; one is made of the id where it is not written.  `read_with`: ids
+    of checks that a citation of the number must name, because they say something else of the same question.
     `headline`: the question that the check answers in the first lines of its paper's page.
     `post_hoc`: the criterion was written or changed after measurements that it judges had been looked at; every report
     says so, until the experiment is measured anew under the criterion (`shared.harness.criteria`).
@@ -56,6 +59,8 @@ class CheckEntry(Entry):
     conditions: Names = ()
     timing: bool = False
     headline: Text | None = None
+    alias: Alias | None = None
+    read_with: Names = ()
     post_hoc: bool = False
 
     @property

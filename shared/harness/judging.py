@@ -34,6 +34,7 @@ from grpo_replications.shared.statistics.sign_tests import corrected_level
 from grpo_replications.shared.statistics.states import FAILS, HOLDS, LEVEL, UNDECIDED
 
 SEEDS_WITHOUT_SPREAD = 20
+CENTRAL = "central 95 %"
 NO_SEEDS = "measured once over all seeds, so that nothing is known about their spread"
 
 
@@ -86,14 +87,17 @@ def judge_interval(check: IntervalCheck, settings: dict[str, Any], rows: pd.Data
         mean = Estimate(float(array.mean()), -math.inf, math.inf, len(array)) if len(array) else UNKNOWN
         return Cell(settings, UNDECIDED, mean, undecided, seeds=seeds)
     k = check.paper_seeds
-    low, high = _central(k_seed_mean_distribution(array, k), LEVEL, check.decimals)
+    ends = _central(k_seed_mean_distribution(array, k), LEVEL)
     # The more cells are judged, the wider the range that a value must leave to count as outside.
     level = corrected_level(LEVEL, cells)
-    outer_low, outer_high = _central(k_seed_mean_distribution(array, k, own_uncertainty=True), level, check.decimals)
-    estimate = Estimate(float(array.mean()), low, high, len(array))
+    outer_ends = _central(k_seed_mean_distribution(array, k, own_uncertainty=True), level)
+    estimate = Estimate(float(array.mean()), *ends, len(array), central_kind(k))
+    low, high = _as_printed(ends, check.decimals)
+    outer_low, outer_high = _as_printed(outer_ends, check.decimals)
     inside = low <= check.paper_value <= high
     outside = not inside and not outer_low <= check.paper_value <= outer_high
     reason = f"{k}-seed means of ours: {estimate_text(estimate)}; the paper's {check.paper_value:g} is "
+    rounded = "" if check.decimals is None else f", the range rounded to its {check.decimals} decimals"
     if inside and check.max_width is not None and high - low > check.max_width:
         reason += (
             f"inside, but a range {high - low:.3g} wide (over {check.max_width:g}) agrees with nearly anything; no "
@@ -104,7 +108,7 @@ def judge_interval(check: IntervalCheck, settings: dict[str, Any], rows: pd.Data
         needed = seeds_for_range(array, check.paper_value, k, level)
         reason += f"outside by less than our own uncertainty; {seeds_sentence(needed)}"
     else:
-        reason += "inside" if inside else "outside"
+        reason += ("inside" if inside else "outside") + rounded
     return Cell(settings, HOLDS if inside else FAILS if outside else UNDECIDED, estimate, reason, seeds=seeds)
 
 
@@ -160,7 +164,8 @@ def _mean(array: np.ndarray, level: float) -> Estimate:
     if _yes_or_no(array):
         # Yes-or-no outcomes: resampling n successes out of n would claim certainty.
         share = wilson_interval(float(array.sum()), len(array), level)
-        return Estimate(share.value, min(share.low, estimate.low), max(share.high, estimate.high), len(array))
+        low, high = min(share.low, estimate.low), max(share.high, estimate.high)
+        return Estimate(share.value, low, high, len(array), f"{share.kind} and {estimate.kind}".removesuffix(" and "))
     return estimate
 
 
@@ -188,9 +193,19 @@ def _no_spread(values: np.ndarray) -> str:
     return f"all {len(values)} seeds gave the same value, so their spread is unknown; {SEEDS_WITHOUT_SPREAD} would do"
 
 
-def _central(draws: np.ndarray, level: float, decimals: int | None) -> tuple[float, float]:
-    """Central range of the draws, to as many decimals as the paper prints: its 0.0000 only means below 0.00005."""
+def central_kind(seeds: int) -> str:
+    """What the ends beside a mean are where they are no confidence interval: the range of means of so few runs."""
+    return f"{CENTRAL} of single runs" if seeds == 1 else f"{CENTRAL} of means of {seeds} runs"
+
+
+def _central(draws: np.ndarray, level: float) -> tuple[float, float]:
     low, high = (float(x) for x in np.quantile(draws, [(1 - level) / 2, (1 + level) / 2]))
+    return low, high
+
+
+def _as_printed(ends: tuple[float, float], decimals: int | None) -> tuple[float, float]:
+    """A range to as many decimals as the paper prints, for comparing: its 0.0000 only means below 0.00005."""
+    low, high = ends
     return (low, high) if decimals is None else (round(low, int(decimals)), round(high, int(decimals)))
 
 

@@ -19,6 +19,7 @@ from grpo_replications.shared.harness.criteria import WORDS, criterion_newer
 from grpo_replications.shared.harness.entries import HERE, PUBLISHED
 from grpo_replications.shared.harness.jobs import write_atomic
 from grpo_replications.shared.harness.measurements import MEASUREMENTS, TIMINGS, load_measurements
+from grpo_replications.shared.harness.number_format import in_digits
 from grpo_replications.shared.harness.papers import Paper
 from grpo_replications.shared.harness.runs import read_record
 from grpo_replications.shared.harness.verdicts import HOLDS, NOT_RUN, VERDICTS, Verdict, command_for, evaluate
@@ -30,7 +31,7 @@ VERDICT_COLUMNS = [
     *("value", "low", "high", "n", "conditions", "reason", "criterion", "criterion_newer", "command"),
 ]
 CELL_COLUMNS = [
-    *("id", "conditions", "state", "metric", "value", "low", "high", "n", "seeds"),
+    *("id", "conditions", "state", "metric", "value", "low", "high", "interval", "n", "seeds"),
     *("wins", "losses", "ties", "p_value", "reason"),
 ]
 CLAIM_COLUMNS = [
@@ -42,7 +43,10 @@ CLAIM_COLUMNS = [
 
 @dataclass(frozen=True)
 class CellLine:
-    """One line of `verdict_cells.csv`; `won`: seeds that the side called better won, lost and tied."""
+    """One line of `verdict_cells.csv`; `won`: seeds that the side called better won, lost and tied.
+
+    The estimate's `kind` is how its interval was made, empty where there is none.
+    """
 
     conditions: str
     state: str
@@ -135,8 +139,8 @@ def write_verdicts(paper: Paper, verdicts: Sequence[Verdict], directory: Path) -
         for cell in verdict.cells:
             sign = cell.sign
             won = [sign.wins, sign.losses, sign.ties, plain(sign.p_value)] if sign else ["", "", "", ""]
-            head = (check.id, cell.label, cell.state, check.metric, *_columns(cell.estimate), cell.estimate.n)
-            cells.append([*head, cell.seeds, *won, cell.reason])
+            head = (check.id, cell.label, cell.state, check.metric, *_columns(cell.estimate), cell.estimate.kind)
+            cells.append([*head, cell.estimate.n, cell.seeds, *won, cell.reason])
     write_csv(directory / VERDICTS_FILE, VERDICT_COLUMNS, lines)
     write_csv(directory / CELLS_FILE, CELL_COLUMNS, cells)
     profile = verdicts[0].profile if verdicts else ""
@@ -229,11 +233,13 @@ def number_with_interval(estimate: Estimate, n: bool = True) -> str:
     """`0.167 [0.151, 0.183], n = 1000`; an infinite interval says that it is unknown."""
     if math.isnan(estimate.value):
         return "unknown"
-    text = number(estimate.value)
-    if math.isinf(estimate.low) or math.isinf(estimate.high):
-        text += " [interval unknown]"
+    known = math.isfinite(estimate.low) and math.isfinite(estimate.high)
+    ends = (estimate.low, estimate.high) if known else ()
+    text, *interval = (digits.text for digits in in_digits(estimate.value, *ends))
+    if known:
+        text += f" [{', '.join(interval)}]"
     elif not math.isnan(estimate.low):
-        text += f" [{number(estimate.low)}, {number(estimate.high)}]"
+        text += " [interval unknown]"
     return text + (f", n = {estimate.n}" if n else "")
 
 
@@ -243,4 +249,4 @@ def _columns(estimate: Estimate) -> list[str]:
 
 def _estimate(line: dict[str, str]) -> Estimate:
     numbers = (float(line[name]) if line[name] else math.nan for name in ("value", "low", "high"))
-    return Estimate(*numbers, n=int(line["n"] or 0))
+    return Estimate(*numbers, n=int(line["n"] or 0), kind=line.get("interval") or "")

@@ -137,11 +137,15 @@ def discover(directory: Path) -> list[Paper]:
 
 
 def check_apart(papers: Sequence[Paper]) -> None:
-    """Refuse papers that share their name or the id of a claim or a check: one would replace the other in a report."""
+    """Refuse papers that share their name, an alias, or the id of a claim or a check.
+
+    One would replace the other in a report.
+    """
     owners: dict[str, Paper] = {}
     problems = Problems()
     for paper in papers:
         names = {entry.id for entry in (*paper.claims, *paper.checks)} | {paper.slug}
+        names |= {check.alias for check in paper.checks if check.alias}
         shared = sorted(name for name in names if name in owners)
         if shared:
             more = f" and {len(shared) - 1} more" if len(shared) > 1 else ""

@@ -20,8 +20,8 @@ PACKAGES = (
     "numpy", "scipy", "pandas", "matplotlib", "joblib", "rich",
 )  # fmt: skip
 SOURCE_DIRECTORIES = ("grpo_replications", "shared", "synthetic", "replications")
-# Results and the generated tables inside read-me files change with every run; they are no change of the source.
-NO_SOURCE = (":(exclude)results", ":(exclude,glob)**/*.md")
+# Results, the generated tables inside read-me files and the table of ids change with a run; they are no source.
+NO_SOURCE = (":(exclude)results", ":(exclude,glob)**/*.md", ":(exclude)replications/number_ids.csv")
 PAPER_SOURCE = (".py", ".toml")  # what of a paper's directory outside the checkout decides its results
 LARGEST_IN_PATCH = 5 * 2**20
 

@@ -1,4 +1,4 @@
-"""Results on disk -> REPORT.md, index.html, numbers.csv, numbers.tex and the generated tables inside read-me files.
+"""Results on disk -> REPORT.md, index.html, numbers.csv, numbers.tex, references.bib and tables inside read-me files.
 
 Nothing is typed by hand and nothing is run: the same files on disk give the same report.  Results of the `smoke`
 profile are a test of the machinery; they are left out unless a paper has no others.
@@ -20,20 +20,21 @@ from grpo_replications.shared.harness.claim_tables import (
     counts_line,
     headlines,
 )
-from grpo_replications.shared.harness.claims import PAPER, UNLIKE_NAME
+from grpo_replications.shared.harness.claims import PAPER
 from grpo_replications.shared.harness.jobs import write_atomic
+from grpo_replications.shared.harness.number_ids import add_ids, known_ids
+from grpo_replications.shared.harness.number_latex import numbers_tex
+from grpo_replications.shared.harness.numbers import profile_numbers, write_numbers
 from grpo_replications.shared.harness.outcomes import (
     VERDICTS_FILE,
     CheckLine,
     ClaimOutcome,
     claim_outcomes,
-    number,
-    plain,
     read_verdicts,
-    write_csv,
 )
 from grpo_replications.shared.harness.papers import Paper, check_apart
 from grpo_replications.shared.harness.progress import duration
+from grpo_replications.shared.harness.references import references_bib
 from grpo_replications.shared.harness.rendering import (
     Block,
     Heading,
@@ -45,12 +46,9 @@ from grpo_replications.shared.harness.rendering import (
 )
 from grpo_replications.shared.harness.runs import read_record
 from grpo_replications.shared.harness.verdicts import NOT_RUN
-from grpo_replications.shared.statistics.proportions import share
 
 SMOKE = "smoke"
 PREFERENCE = ("full", "quick", "gpu", "paper")  # whose verdict on a check the read-me files show
-NUMBER_COLUMNS = ["id", "value", "low", "high", "n", "seeds", "metric", "command", "commit", "unit", "definition"]
-WON = "seeds on which the side called better is better, as a share of the seeds that are not tied"
 
 LEGEND = (
     "Verdicts: **reproduced**; **reproduced under conditions** (it holds for some settings, which are named); **not "
@@ -60,14 +58,6 @@ LEGEND = (
     "written after the measurements that it judges, the check says so. Measurements made before runs kept a record of "
     "their criteria cannot show that a criterion is older: `criterion_newer` in verdicts.csv is then *not recorded*."
 )
-
-LATEX_LOOKUP = r"""% Generated. \replicationnumber{id} prints value and interval, \replicationvalue{id} the value alone.
-\newcommand{\replicationlookup}[2]{%
-  \ifcsname replication#1:#2\endcsname\csname replication#1:#2\endcsname
-  \else\errmessage{No replication number called #2}\fi}
-\newcommand{\replicationnumber}[1]{\replicationlookup{number}{#1}}
-\newcommand{\replicationvalue}[1]{\replicationlookup{value}{#1}}
-"""
 
 
 @dataclass(frozen=True)
@@ -93,10 +83,18 @@ def build_report(papers: Sequence[Paper], results: Path, root: Path | None = Non
     results.mkdir(parents=True, exist_ok=True)
     write_atomic(results / "REPORT.md", to_markdown(blocks))
     write_atomic(results / "index.html", to_html(blocks, "Replication report"))
-    numbers = [line for own in found.values() for one in own for line in number_lines(one)]
-    write_csv(results / "numbers.csv", NUMBER_COLUMNS, numbers)
+    aliases = {known.id: known.alias for known in known_ids(papers).values()}
+    numbers = [
+        number
+        for own in found.values()
+        for one in own
+        for number in profile_numbers(one.paper, one.profile, one.record, one.lines, aliases)
+    ]
+    write_numbers(results / "numbers.csv", numbers)
     write_atomic(results / "numbers.tex", numbers_tex(numbers))
     if root is not None:
+        write_atomic(results / "references.bib", references_bib(root / "CITATION.cff", papers))
+        add_ids([paper for paper in papers if paper.directory.is_relative_to(root)])
         _update_readmes(papers, found, root)
     return results / "REPORT.md"
 
@@ -130,40 +128,6 @@ def update_marked_block(path: Path, name: str, text: str) -> bool:
     if updated != content:
         write_atomic(path, updated)
     return True
-
-
-def number_lines(results: ProfileResults) -> list[list[Any]]:
-    """The lines of `numbers.csv`: one per cell of every judged check, and one per share of seeds won."""
-    lines = []
-    for line in results.lines:
-        check = line.check
-        entry = results.record.get("experiments", {}).get(check.experiment, {})
-        commits = " ".join(entry.get("commits", {}))
-        for cell in line.cells:
-            where = f"[{cell.conditions}]" if cell.conditions else ""
-            numbers = [("", cell.estimate, check.metric, check.unit, check.definition)]
-            if cell.won is not None and sum(cell.won[:2]):
-                won = share(cell.won[0], sum(cell.won[:2]), exact=True)
-                numbers.append((":won", won, f"seeds won by {check.metric}", "share of seeds", WON))
-            for suffix, estimate, metric, unit, definition in numbers:
-                name = f"{check.id}{where}{suffix}@{results.profile}"
-                values = [plain(value) for value in estimate[:3]]
-                origin = [estimate.n, cell.seeds, metric, line.command, commits]
-                lines.append([name, *values, *origin, unit, definition])
-    return lines
-
-
-def numbers_tex(lines: Sequence[Sequence[Any]]) -> str:
-    r"""LaTeX that knows every number: `\replicationnumber{id}` with interval, `\replicationvalue{id}` without."""
-    text = LATEX_LOOKUP.splitlines()
-    for name, value, low, high, *_ in lines:
-        if UNLIKE_NAME.search(name):
-            raise ReplicationError(f"The number '{name}' has a character in its name that LaTeX cannot look up.")
-        short = _latex_number(value) or "unknown"
-        interval = f" [{_latex_number(low)}, {_latex_number(high)}]" if low and high else ""
-        text.append(f"\\expandafter\\def\\csname replicationvalue:{name}\\endcsname{{{short}}}")
-        text.append(f"\\expandafter\\def\\csname replicationnumber:{name}\\endcsname{{{short}{interval}}}")
-    return "\n".join(text) + "\n"
 
 
 def findings(papers: Sequence[Paper], found: dict[str, list[ProfileResults]]) -> str:
@@ -261,11 +225,6 @@ def provenance_line(record: dict[str, Any]) -> str:
         done = sum(entry["jobs_finished"] for entry in experiments.values())
         parts.append(f"**incomplete: {done} of {sum(entry['jobs'] for entry in experiments.values())} jobs finished**")
     return "; ".join(parts) + "."
-
-
-def _latex_number(value: str) -> str:
-    names = {"inf": r"$\infty$", "-inf": r"$-\infty$"}
-    return names.get(value, number(float(value))) if value else ""
 
 
 def best_outcomes(paper: Paper, found: list[ProfileResults]) -> list[ClaimOutcome]:

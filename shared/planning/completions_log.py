@@ -21,13 +21,20 @@ added with `log_extra`, advantage. What follows from the way it is written:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from grpo_replications.shared.errors import ReplicationError
-from grpo_replications.shared.planning.run_log import RunLog, first_appearance, read_history, scored_groups
+from grpo_replications.shared.planning.run_log import (
+    RunLog,
+    first_appearance,
+    read_history,
+    scored_groups,
+    weighted_sum,
+)
 from grpo_replications.shared.tables import read_table
 
 NEEDED = ("step", "prompt", "completion")
@@ -56,29 +63,31 @@ class _Batch:
 
 
 def read_completions_log(
-    path: Path, group_size: int | None = None, rewards: list[str] | None = None, skip_unscored: bool = False
+    path: Path, group_size: int | None = None, rewards: dict[str, float] | None = None, skip_unscored: bool = False
 ) -> RunLog:
     """A parquet file, a directory of them, or a run's directory with `completions/` in it.
 
-    `group_size`: given, or inferred. `rewards`: the columns to sum, unweighted, or inferred. Raises
-    ReplicationError where a file is no completions log, or what cannot be inferred was not given.
+    `group_size`: given, or inferred. `rewards`: the columns to sum with their weights, or inferred with weights of 1.
+    Raises ReplicationError where a file is no completions log, or what cannot be inferred was not given.
     """
     files, run = _files(path)
     history = read_history(run)
     notes: list[str] = []
     batches = _training_batches(_batches(files), history, notes)
-    names = rewards or _reward_columns(batches, group_size, path)
-    unknown = [name for name in names if name not in batches[0].columns]
+    weights = rewards or dict.fromkeys(_reward_columns(batches, group_size, path), 1.0)
+    unknown = [name for name in weights if name not in batches[0].columns]
     if unknown:
         have = ", ".join(batches[0].columns) or "none"
         raise ReplicationError(f"{path} has no column of numbers '{unknown[0]}'; there are: {have}.")
-    totals = [_total(batch, names) for batch in batches]
+    totals = [_total(batch, weights) for batch in batches]
     if group_size is None:
         group_size = _infer_group_size(batches, totals, path, notes)
     else:
         _check_group_size(batches, group_size)
     if len(batches[0].columns) > 1:
-        notes.append(f"Reward: {' + '.join(names)}; other columns of numbers are not rewards or were not asked for.")
+        notes.append(
+            f"Reward: {weighted_sum(weights)}; other columns of numbers are not rewards or were not asked for."
+        )
     return _assemble(path, batches, np.concatenate(totals), group_size, skip_unscored, history, notes)
 
 
@@ -145,8 +154,8 @@ def _table(file: Path) -> dict[str, list[Any]]:
 
 
 def _numbers(values: list[Any]) -> np.ndarray | None:
-    """A column as float64 with null as NaN, or None if it holds anything but numbers."""
-    if not all(value is None or isinstance(value, (int, float)) for value in values):
+    """A column as float64 with null as NaN, or None if it holds anything but numbers (decimals are numbers)."""
+    if not all(value is None or isinstance(value, (int, float, Decimal)) for value in values):
         return None
     return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
 
@@ -184,9 +193,9 @@ def _training_batches(batches: list[_Batch], history: list[dict[str, Any]], note
     return kept
 
 
-def _total(batch: _Batch, names: list[str]) -> np.ndarray:
-    """Summed reward of each row; NaN where no column has a number, as in TRL."""
-    parts = np.stack([batch.columns[name] for name in names])
+def _total(batch: _Batch, weights: dict[str, float]) -> np.ndarray:
+    """Weighted sum of each row's rewards; NaN where no column has a number, as in TRL."""
+    parts = np.stack([weight * batch.columns[name] for name, weight in weights.items()])
     return np.where(np.isnan(parts).all(axis=0), np.nan, np.nansum(parts, axis=0))
 
 
@@ -196,12 +205,12 @@ def _reward_columns(batches: list[_Batch], group_size: int | None, path: Path) -
         return names
     sizes = [group_size] if group_size else _candidates(batches)
     for count in range(1, len(names) + 1):
-        totals = [_total(batch, names[:count]) for batch in batches]
+        totals = [_total(batch, dict.fromkeys(names[:count], 1.0)) for batch in batches]
         if any(_explains(batches, totals, size) for size in sizes):
             return names[:count]
     raise ReplicationError(
         f"{path} has several columns of numbers ({', '.join(names)}), and no sum of the first ones explains the "
-        "advantages. Say which are rewards: --reward NAME, once for each."
+        "advantages. Say which are rewards, and their weights if any: --reward NAME=WEIGHT, once for each."
     )
 
 

@@ -1,8 +1,9 @@
 """Diagnose a run from its log: silent groups against a prediction, a group size to use, and signs of trouble.
 
-Silent: all rewards of a group are equal; its advantages are zero and it teaches nothing. Everything else about silence
-is in terms of *right* completions (reward >= `success`). Where rewards have more than two values, rewards are made
-binary at that threshold for the predictions only, and the report says so.
+Silent: all rewards of a group are equal; its advantages are zero and it teaches nothing. Predictions are in terms of
+*right* completions (reward >= `success`). Where rewards have more than two values, silent shares are of the rewards as
+they are, also in subsets for smaller groups; predictions make them binary at the threshold, and the report says so. No
+size is suggested then unless the threshold was given, nor where nothing is right or nothing wrong.
 
 What stands against the observed silent share (see `shared.planning.difficulty_fit` for why there is no more to be had):
 
@@ -34,11 +35,13 @@ from grpo_replications.shared.planning.difficulty_fit import (
     MixtureTest,
     RecurrenceTest,
     fit_beta,
+    log_subset,
     misfit,
     mixture_test,
     recurrence_test,
     usual_gap,
 )
+from grpo_replications.shared.planning.findings import findings
 from grpo_replications.shared.planning.run_drift import (
     Drift,
     GradientNorms,
@@ -48,11 +51,10 @@ from grpo_replications.shared.planning.run_drift import (
     parts_of_training,
 )
 from grpo_replications.shared.planning.run_log import RunLog
+from grpo_replications.shared.planning.size_choice import USUAL_SIZES, SizeChoice, choose_size, fitted_rates
 from grpo_replications.shared.statistics.estimates import Estimate, wilson_interval
 
 SIZES = (2, 4, 8, 16, 32, 64, 128)
-REFUTED = 0.01  # p-values below this are called off
-FEW = 20  # groups below which a fit says little
 ENOUGH_FOR_SIZE = 30  # groups in the last part, below which no size is suggested from it alone
 
 
@@ -119,7 +121,8 @@ class Diagnosis:
     """All that `diagnose` found; the fields are explained at their types and in the module's docstring.
 
     `effective_group_size`: G x (1 - share of groups kept silent), the completions of a group that on average get an
-    advantage. `largest_reward` and `success` tell a threshold that nothing reaches.
+    advantage. `silent_trend`: change of the silent share over 100 steps, None for fewer than three steps. `choice`:
+    sizes for the same completions a step, on the solve rates of `choice_over`; None where no size is suggested.
     """
 
     source: str
@@ -132,8 +135,15 @@ class Diagnosis:
     distinct_completions: float | None
     binary: bool
     success: float
+    success_given: bool
+    nothing_right: bool
+    nothing_wrong: bool
     largest_reward: float
     shares: SilentShares
+    silent_trend: Estimate | None
+    completions_per_step: int
+    choice: SizeChoice | None
+    choice_over: str
     effective_group_size: Estimate
     parts: list[Part]
     observed: float
@@ -153,14 +163,16 @@ class Diagnosis:
 
 def diagnose(
     log: RunLog,
-    success: float = 1.0,
-    fidelity: float = 0.9,
+    success: float | None = None,
+    fidelity: float = 0.95,
     silent_share: float | None = None,
     window: float | None = None,
+    noise_ratio: float | None = None,
 ) -> Diagnosis:
     """Diagnose a run from its groups.
 
-    `success`: reward from which a completion is right. `fidelity`: target of the suggested group size;
+    `success`: reward from which a completion is right; by default the larger of two rewards, else 1. `noise_ratio`: r
+    of the gain (`size_choice`). `fidelity`: target of the suggested group size;
     `silent_share`: a second target. `window`: steps within which groups of one prompt are compared, by default the
     median distance from one to the next. ValueError for targets outside (0, 1) and a negative window. Time: about a
     second, plus 2,000 draws for each group whose prompt recurs.
@@ -170,6 +182,10 @@ def diagnose(
             raise ValueError(f"{name} must lie above 0 and below 1, not {target}")
     if window is not None and not window >= 0:
         raise ValueError(f"window must not be negative, not {window}")
+    values = np.unique(log.rewards)
+    success_given = success is not None
+    if success is None:
+        success = float(values[1]) if len(values) == 2 else 1.0
     right = log.rewards >= success
     k = right.sum(axis=1)
     redrawn = log.draws is not None and bool((log.draws > 1).any())
@@ -185,6 +201,11 @@ def diagnose(
     blocks = parts_of_training(log.steps)
     parts = [_part(log, rows, counts(rows), k, success) for rows in blocks]
     shares = silent_shares(log.rewards, success)
+    binary = len(values) <= 2
+    open_ended = bool(right.any() and not right.all()) and (binary or success_given)
+    last = counts(blocks[-1])
+    recent = len(blocks) > 1 and last.groups >= ENOUGH_FOR_SIZE
+    recent_fit = fit_beta(last) if recent else fit
     diagnosis = Diagnosis(
         source=log.source,
         kind=log.kind,
@@ -194,10 +215,17 @@ def diagnose(
         last_step=int(log.steps[-1]),
         distinct_prompts=len(np.unique(log.prompts)),
         distinct_completions=None if log.distinct is None else float(log.distinct.mean()),
-        binary=len(np.unique(log.rewards)) <= 2,
+        binary=binary,
         success=success,
+        success_given=success_given,
+        nothing_right=not right.any(),
+        nothing_wrong=bool(right.all()),
         largest_reward=float(log.rewards.max()),
         shares=shares,
+        silent_trend=_trend(log.steps, np.ptp(log.rewards, axis=1) == 0),
+        completions_per_step=int(np.median(np.unique(log.steps, return_counts=True)[1])) * log.group_size,
+        choice=_choice(recent_fit, log, noise_ratio) if open_ended else None,
+        choice_over="the last part" if recent else "all groups",
         effective_group_size=_complement(shares.silent, log.group_size),
         parts=parts,
         observed=everything.silent_share(log.group_size),
@@ -205,8 +233,8 @@ def diagnose(
         family_p_value=misfit(everything, fit),
         mixture=None if redrawn else mixture_test(everything),
         recurrence=None if redrawn else recurrence_test(log.steps, log.prompts, k, log.group_size, window),
-        sizes=[_size_line(size, everything, fit) for size in sorted({*SIZES, log.group_size})],
-        suggestions=_suggestions(fit, counts(blocks[-1]), len(blocks), fidelity, silent_share),
+        sizes=_size_lines(log, everything, fit, binary),
+        suggestions=_suggestions(fit, recent_fit, recent, fidelity, silent_share) if open_ended else [],
         length=length_drift(log),
         entropy=entropy_drift(log),
         gradient_norms=gradient_norms(log.history),
@@ -214,7 +242,7 @@ def diagnose(
         findings=[],
         notes=list(log.notes),
     )
-    return replace(diagnosis, findings=findings(diagnosis))
+    return replace(diagnosis, findings=findings(diagnosis, everything))
 
 
 def silent_shares(rewards: np.ndarray, success: float) -> SilentShares:
@@ -234,56 +262,6 @@ def silent_shares(rewards: np.ndarray, success: float) -> SilentShares:
     )
 
 
-def findings(diagnosis: Diagnosis) -> list[str]:
-    """What stands out, in sentences; empty where nothing does."""
-    found = []
-    d = diagnosis
-    if d.largest_reward < d.success:
-        found.append(
-            f"No reward reaches {d.success:g} (the largest is {d.largest_reward:g}): every completion counts as wrong "
-            "in all predictions. Give the reward of a right one with --success."
-        )
-    if not d.binary:
-        found.append(
-            f"Rewards have more than two values. Silent means all equal; predictions, sizes and fidelity are about "
-            f"completions with a reward of at least {d.success:g}, and the theory of binary rewards is all they know."
-        )
-    if d.groups < FEW:
-        found.append(
-            f"Only {d.groups} groups: the Beta fit leans on its prior (all means and correlations alike likely)."
-        )
-    if d.mixture is not None and d.mixture.p_value < REFUTED:
-        found.append(
-            f"OFF: right completions vary less between groups than independent ones can (p = {d.mixture.p_value:.2g}): "
-            "completions of a group avoid or balance each other, and silent rates at other sizes cannot be predicted."
-        )
-    r = d.recurrence
-    if r is not None and min(r.silent_p_value, r.spread_p_value) < REFUTED / 2:  # two tests
-        more = r.spread > 1
-        moved = r.moved.low > 0 or r.moved.high < 0
-        why = (
-            f"solve rates moved within the window of {r.window:g} steps (by {r.moved.value:+.3f} on average); a "
-            "smaller --window tells whether completions of a group are also alike beyond their prompt's difficulty"
-            if more and moved
-            else "completions of a group are alike beyond their prompt's difficulty, or solve rates of single prompts "
-            f"moved within the window of {r.window:g} steps (a smaller --window tells)"
-            if more
-            else "completions of a group avoid or balance each other"
-        )
-        found.append(
-            f"OFF: groups of the same prompt differ {'more' if more else 'less'} than independent completions would "
-            f"({r.spread:.2f} times the variance, p = {min(r.silent_p_value, r.spread_p_value):.2g}): {why}."
-        )
-    if d.family_p_value < REFUTED:
-        found.append(
-            f"The Beta family does not describe the counts (p = {d.family_p_value:.2g}): rates for groups larger than "
-            f"{d.group_size} are a rough guide. Difficulties may have changed in training, or have several clusters."
-        )
-    if d.gradient_norms and d.gradient_norms.not_finite:
-        found.append(f"{d.gradient_norms.not_finite} gradient norms are not finite.")
-    return found
-
-
 def _part(log: RunLog, rows: np.ndarray, counts: Counts, k: np.ndarray, success: float) -> Part:
     return Part(
         first_step=int(log.steps[rows[0]]),
@@ -296,24 +274,49 @@ def _part(log: RunLog, rows: np.ndarray, counts: Counts, k: np.ndarray, success:
     )
 
 
-def _size_line(size: int, counts: Counts, fit: BetaFit) -> SizeLine:
-    counted = size <= counts.group_size
-    silent = fit.silent_rate(size)
-    if counted:
-        # Subsets of one group are not independent of each other: the interval is of as many groups, not of all subsets.
-        share = counts.silent_share(size)
-        silent = wilson_interval(share * counts.groups, counts.groups)
-    return SizeLine(size, silent, counted, fit.fidelity(size), size * (1 - float(silent.value)))
+def _size_lines(log: RunLog, counts: Counts, fit: BetaFit, binary: bool) -> list[SizeLine]:
+    """Sizes up to the run's own counted in subsets of its groups, of the rewards as they are; larger from the fit."""
+    lines = []
+    for size in sorted({*SIZES, log.group_size}):
+        counted = size <= counts.group_size
+        silent = fit.silent_rate(size)
+        if counted:
+            # Subsets of one group are not independent: the interval is of as many groups, not of all subsets.
+            share = counts.silent_share(size) if binary else equal_subsets(log.rewards, size)
+            silent = wilson_interval(share * counts.groups, counts.groups)
+        lines.append(SizeLine(size, silent, counted, fit.fidelity(size), size * (1 - float(silent.value))))
+    return lines
+
+
+def equal_subsets(rewards: np.ndarray, size: int) -> float:
+    """Share of subsets of `size` completions of a group with equal rewards: rewards (n, G), any number of values."""
+    n, group_size = rewards.shape
+    ordered = np.sort(rewards, axis=1)
+    starts = np.flatnonzero(np.diff(ordered, axis=1, prepend=np.nan).ravel() != 0)
+    runs = np.diff(starts, append=n * group_size)
+    return float(np.exp(log_subset(runs, group_size, size)).sum() / n)
+
+
+def _choice(fit: BetaFit, log: RunLog, noise_ratio: float | None) -> SizeChoice:
+    return choose_size(fitted_rates(fit, log.source), sorted({*USUAL_SIZES, log.group_size}), noise_ratio)
+
+
+def _trend(steps: np.ndarray, silent: np.ndarray) -> Estimate | None:
+    """Slope of the silent share over 100 steps, with a normal interval over groups; None for fewer than three steps."""
+    if len(np.unique(steps)) < 3:
+        return None
+    x = (steps - steps.mean()) / 100
+    slope = float(x @ silent / (x @ x))
+    rest = silent - silent.mean() - slope * x
+    error = 1.96 * float(np.sqrt(rest @ rest / (len(x) - 2) / (x @ x)))
+    return Estimate(slope, slope - error, slope + error, len(x))
 
 
 def _suggestions(
-    fit: BetaFit, last: Counts, parts: int, fidelity: float, silent_share: float | None
+    fit: BetaFit, recent_fit: BetaFit, recent: bool, fidelity: float, silent_share: float | None
 ) -> list[Suggestion]:
-    over = [("all groups", fit)]
-    if parts > 1 and last.groups >= ENOUGH_FOR_SIZE:
-        over.append(("the last part", fit_beta(last)))
     found = []
-    for name, one in over:
+    for name, one in [("all groups", fit), *([("the last part", recent_fit)] if recent else [])]:
         found.append(Suggestion(f"fidelity of at least {fidelity:g}", name, one.smallest_group_size(fidelity)))
         if silent_share is not None:
             size = one.smallest_group_size_for_silence(silent_share)

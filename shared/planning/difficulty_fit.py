@@ -8,10 +8,12 @@ prompt's solve rate p, and over prompts the counts are a mixture of binomials. W
 - **The group's own size and larger.** A group's own counts hold no second opinion on its silent rate. A Beta
   distribution over p (`fit_beta`) smooths and extrapolates; it is a family, and may not fit (`misfit`).
 - **Independence.** Completions that are alike beyond their prompt's difficulty cannot be told from difficulties that
-  differ, as long as each prompt is seen once: both give the same counts (de Finetti). Only counts that vary *less* than
-  any mixture of binomials refute independence then (`mixture_test`). Where a prompt was sampled in several groups
-  under nearly the same policy, the totals of its groups must divide among them by chance (`recurrence_test`):
-  that is an exact test, and a prediction of the silent rate from the same prompts' other completions.
+  differ, as long as each prompt is seen once: both give the same counts (de Finetti). Only counts that no mixture of
+  binomials gives refute independence then (`mixture_test`): those that vary less than any, or that leave values of k
+  out, as copies in pairs do. Where a prompt was sampled in several groups under nearly the same policy, the totals of
+  its groups must divide among them by chance (`recurrence_test`): that is an exact test, and a prediction of the silent
+  rate from the same prompts' other completions. Learning moves solve rates between two visits; what a common speed in
+  logits explains is taken out before the spread is judged.
 """
 
 from __future__ import annotations
@@ -58,8 +60,8 @@ class Counts:
         if not 1 <= size <= self.group_size:
             raise ValueError(f"size must lie in 1..{self.group_size}, not {size}")
         k = np.arange(self.group_size + 1)
-        share = np.exp(_log_subset(k, self.group_size, size)) + np.exp(
-            _log_subset(self.group_size - k, self.group_size, size)
+        share = np.exp(log_subset(k, self.group_size, size)) + np.exp(
+            log_subset(self.group_size - k, self.group_size, size)
         )
         return float((self.by_k @ np.minimum(share, 1.0) + self.silent_unknown) / self.groups)
 
@@ -152,6 +154,7 @@ class RecurrenceTest:
 
     `silent`: observed share; `predicted`: expected share given each prompt's total, with the central 95 % of what
     chance would give. `spread`: variance of k among a prompt's groups over its value for independent completions.
+    `still_spread`: the same after learning at one common speed, in logits a step, is taken out by least squares.
     `moved`: mean change of the solve rate from a cluster's first group to its last, with a normal interval over
     clusters. p-values are two-sided and exact up to simulation. `clusters`: prompts, or windows of one.
     """
@@ -164,6 +167,8 @@ class RecurrenceTest:
     silent_p_value: float
     spread: float
     spread_p_value: float
+    still_spread: float
+    still_spread_p_value: float
     moved: Estimate
 
 
@@ -271,19 +276,26 @@ def recurrence_test(
     rows = np.concatenate(clusters)
     draws = min(draws, max(1000, int(2e7 / len(rows))))
     generator = default_generator()
-    silent_draws, spread_draws = np.zeros(draws), np.zeros(draws)
-    silent = spread = expected_silent = expected_spread = 0.0
+    silent_draws, spread_draws, along_draws = np.zeros(draws), np.zeros(draws), np.zeros(draws)
+    silent = spread = along = course = expected_silent = expected_spread = 0.0
     for members in clusters:
         m, total = len(members), int(k[members].sum())
-        both = np.exp(_log_subset(np.array([total, m * size - total]), m * size, size)).sum()
+        both = np.exp(log_subset(np.array([total, m * size - total]), m * size, size)).sum()
         expected_silent += m * min(float(both), 1.0)
         rate = total / (m * size)
         expected_spread += m * size * rate * (1 - rate) * (m * size - size) / (m * size - 1)
+        # A logit that rises by c a step moves k by about c G p (1 - p) a step.
+        expected_move = size * rate * (1 - rate) * (steps[members] - steps[members].mean())
+        course += float(expected_move @ expected_move)
         divided = generator.multivariate_hypergeometric([size] * m, total, size=draws)
         silent_draws += ((divided == 0) | (divided == size)).sum(axis=1)
         spread_draws += ((divided - total / m) ** 2).sum(axis=1)
+        along_draws += divided @ expected_move
         silent += float(((k[members] == 0) | (k[members] == size)).sum())
         spread += float(((k[members] - total / m) ** 2).sum())
+        along += float(k[members] @ expected_move)
+    course = max(course, np.finfo(float).tiny)
+    still, still_draws = spread - along**2 / course, spread_draws - along_draws**2 / course
     moved = np.array([(k[members[-1]] - k[members[0]]) / size for members in clusters])
     error = 1.96 * moved.std(ddof=1) / math.sqrt(len(moved)) if len(moved) > 1 else math.inf
     low, high = np.quantile(silent_draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) / len(rows)
@@ -297,6 +309,8 @@ def recurrence_test(
         silent_p_value=_two_sided(silent, silent_draws),
         spread=spread / expected_spread if expected_spread else math.nan,
         spread_p_value=_two_sided(spread, spread_draws),
+        still_spread=still / expected_spread if expected_spread else math.nan,
+        still_spread_p_value=_two_sided(still, still_draws),
         moved=Estimate(float(moved.mean()), float(moved.mean() - error), float(moved.mean() + error), len(moved)),
     )
 
@@ -332,7 +346,7 @@ def _two_sided(observed: float, draws: np.ndarray) -> float:
     return float(min(1.0, 2 * (min(above, below) + 1) / (len(draws) + 1)))
 
 
-def _log_subset(k: np.ndarray, n: int, size: int) -> np.ndarray:
+def log_subset(k: np.ndarray, n: int, size: int) -> np.ndarray:
     """log of C(k, size) / C(n, size), the chance that `size` drawn of n all are among k; -inf for k < size."""
     k = np.asarray(k, dtype=np.float64)
     inside = np.maximum(k, size)

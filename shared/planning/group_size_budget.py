@@ -11,9 +11,10 @@ Prop. 2; the criterion is ours). The numerator is the squared rise of GRPO's obj
 step, the denominator the step's mean square. The update of one problem is sigma (s+ - s-); its mean square is sigma^2
 from the mean scores of right and wrong completions, plus r / G, in groups that are not silent, from the scatter of
 scores around these means: with advantages of unit variance it does not depend on k. Assumed: problems do not share
-directions, and the scatter r (its mean square over the squared distance of the two means) is the same for all. r is not
-known beforehand; in language models it is large, and then hardly matters: the sizes for r = 1 to 1000 are given beside
-the choice.
+directions, and the noise ratio r (mean square of the scatter over the squared distance of the two means) is the same
+for all. r can be given; else sizes are judged at r = 3, about what SmolLM2-135M showed on addition, and at 100, and the
+size is chosen whose worse gain is best. The best size does not depend on N, which only says how many problems there
+are; a size that does not divide N leaves some of it unused.
 """
 
 from __future__ import annotations
@@ -22,27 +23,29 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.planning.solve_rates import SolveRates
 from grpo_replications.shared.theory.closed_forms import expected_update, silent_fraction, silent_rate
 
 BINS = 10
-SCATTERS = (1.0, 10.0, 100.0, 1000.0)
-NEAR = 0.98  # of the best gain: sizes this good are as good
+NOISE_RATIOS = (3.0, 100.0)
+BY_NOISE = (1.0, 3.0, 10.0, 100.0, 1000.0)
+USUAL = (2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+NEAR = 0.95  # of the best size's worse gain: sizes this good are as good
 _WIDEST = 16  # times the single size: the largest size that an allocation may give
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One size for all problems at the budget; `gain` is relative to the best size's.
+    """One size for all problems at the budget; `gains`, one for each noise ratio, are relative to the best size's.
 
-    `problems_per_step`: N / G. `fidelity`: mean expected update over its limit. `nonzero`: expected completions of
-    a step with nonzero advantage.
+    `problems_per_step`: N / G, rounded down; `unused`: completions left over. `fidelity`: mean expected update over its
+    limit. `nonzero`: expected completions of a step with nonzero advantage.
     """
 
     group_size: int
     problems_per_step: int
-    gain: float
+    unused: int
+    gains: tuple[float, ...]
     fidelity: float
     silent: float
     nonzero: float
@@ -66,17 +69,18 @@ class Allocation:
 
 @dataclass(frozen=True)
 class Budget:
-    """The best single size for N completions a step, all candidates (divisors of N), and the sizes as good as it.
+    """The best single size for N completions a step, all candidates, and the sizes as good as it.
 
-    `by_scatter`: best size for each of SCATTERS as r.
+    Candidates are the divisors of N and the usual sizes. `noise_ratios`: those that the choice looks at. `by_noise`:
+    best size for each of BY_NOISE as r.
     """
 
     completions: int
-    scatter: float
+    noise_ratios: tuple[float, ...]
     best: Candidate
     candidates: list[Candidate]
     as_good: list[int]
-    by_scatter: list[tuple[float, int]]
+    by_noise: list[tuple[float, int]]
     allocation: Allocation
 
 
@@ -91,35 +95,47 @@ def set_fidelity(rates: SolveRates, size: int) -> float:
     return float(expected_update(p, size, "grpo") @ weight / (np.sqrt(p * (1 - p)) @ weight))
 
 
-def gain(rates: SolveRates, size: int, scatter: float) -> float:
-    """Progress per completion of a step at the optimal learning rate: the formula above with N = 1; `scatter` is r."""
+def gain(rates: SolveRates, size: int, noise_ratio: float) -> float:
+    """Progress per completion of a step at the optimal learning rate: the formula above with N = 1; r is given."""
     p, share = rates.rates, rates.counts / rates.counts.sum()
     signal = (np.sqrt(p * (1 - p)) * expected_update(p, size, "grpo")) @ share
-    noise = (size - 1) * ((p * (1 - p)) @ share) + scatter * (1 - silent_rate(p, size)) @ share
+    noise = (size - 1) * ((p * (1 - p)) @ share) + noise_ratio * (1 - silent_rate(p, size)) @ share
     return float(signal**2 / noise)
 
 
 def plan_budget(
-    rates: SolveRates, completions: int, max_group_size: int = 1024, scatter: float = 100.0, bins: int = BINS
+    rates: SolveRates,
+    completions: int,
+    max_group_size: int = 1024,
+    noise_ratio: float | None = None,
+    observed: SolveRates | None = None,
+    bins: int = BINS,
 ) -> Budget:
-    """The best single group size for a step of `completions`, among its divisors of at most `max_group_size`."""
-    sizes = [size for size in range(2, min(completions, max_group_size) + 1) if completions % size == 0]
-    if not sizes:
-        raise ReplicationError(
-            f"{completions} completions do not divide into groups of one size between 2 and {max_group_size}; choose "
-            "another budget."
-        )
-    gains = [gain(rates, size, scatter) for size in sizes]
-    candidates = [_candidate(rates, size, completions, one / max(gains)) for size, one in zip(sizes, gains)]
-    best = candidates[int(np.argmax(gains))]
+    """The best single group size of at most `max_group_size` for a step of `completions`.
+
+    `rates`: the problems' solve rates, or a distribution fitted to them; `observed`: the rates by which a problem can
+    be given a size of its own, where they differ.
+    """
+    largest = min(completions, max_group_size)
+    sizes = sorted({n for n in range(2, largest + 1) if completions % n == 0 or n in USUAL})
+    ratios = NOISE_RATIOS if noise_ratio is None else (noise_ratio,)
+    used = np.array([completions // size * size / completions for size in sizes])
+    gains = {r: used * [gain(rates, size, r) for size in sizes] for r in {*ratios, *BY_NOISE}}
+    relative = np.array([gains[r] / gains[r].max() for r in ratios])
+    candidates = [_candidate(rates, size, completions, tuple(map(float, one))) for size, one in zip(sizes, relative.T)]
+    worst = relative.min(axis=0)
+    # A size that leaves completions unused is chosen only where no divisor is about as good.
+    divides = np.array([completions % size == 0 for size in sizes])
+    enough = divides & (worst >= NEAR * worst.max())
+    best = candidates[int(np.where(enough, worst, 0.0).argmax() if enough.any() else worst.argmax())]
     return Budget(
         completions=completions,
-        scatter=scatter,
+        noise_ratios=tuple(ratios),
         best=best,
         candidates=candidates,
-        as_good=[one.group_size for one in candidates if one.gain >= NEAR],
-        by_scatter=[(r, max(sizes, key=lambda size: gain(rates, size, r))) for r in SCATTERS],
-        allocation=allocate(rates, best.group_size, max_group_size, bins),
+        as_good=[size for size, one in zip(sizes, worst) if one >= NEAR * worst.max()],
+        by_noise=[(r, sizes[int(gains[r].argmax())]) for r in BY_NOISE],
+        allocation=allocate(rates if observed is None else observed, best.group_size, max_group_size, bins),
     )
 
 
@@ -153,13 +169,14 @@ def allocate(rates: SolveRates, size: int, max_group_size: int, bins: int = BINS
     return Allocation(in_bins, float(held @ counts / limit), set_fidelity(rates, size), silent, single_silent)
 
 
-def _candidate(rates: SolveRates, size: int, completions: int, relative_gain: float) -> Candidate:
+def _candidate(rates: SolveRates, size: int, completions: int, gains: tuple[float, ...]) -> Candidate:
     silent = float(silent_fraction(rates.rates, rates.counts, size))
     return Candidate(
         group_size=size,
         problems_per_step=completions // size,
-        gain=relative_gain,
+        unused=completions % size,
+        gains=gains,
         fidelity=set_fidelity(rates, size),
         silent=silent,
-        nonzero=completions * (1 - silent),
+        nonzero=(completions - completions % size) * (1 - silent),
     )

@@ -4,9 +4,12 @@ Bay & Yearick, arXiv:2607.00152: the smallest group for a fidelity (Cor. 2 and i
 silent groups) and GRPO's expected update (Prop. 2), applied to a set of problems. For one size at a budget of
 completions see `shared.planning.group_size_budget`.
 
-**Noise.** Rates estimated from n rollouts are not solve rates. What each observed k of n leaves open is the exact
-(Clopper-Pearson) 95 % interval; sizes are given for both its ends. Problems observed at 0 of n are not known to be
-unsolvable. The silent share from estimated rates is too high by closed form; for G <= n it is also given without bias.
+**Noise.** Rates estimated from n rollouts are not solve rates, and a plan that takes them as such moves with n: for
+Big-Math at a fidelity of 0.95, G = 40, 20 and 15 from 64, 8 and 4 rollouts a problem. So where n is known, the plan for
+the whole set is made from a Beta distribution fitted to the counts (43, 47 and 49), and what the rates as they are say
+stands beside it. What each observed k of n leaves open is the exact (Clopper-Pearson) 95 % interval; sizes are given
+for both its ends. Problems observed at 0 of n are not known to be unsolvable. The silent share from estimated rates is
+too high by closed form; for G <= n it is also given without bias.
 """
 
 from __future__ import annotations
@@ -17,8 +20,11 @@ import numpy as np
 from scipy.stats import beta as beta_distribution
 
 from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.planning.difficulty_fit import BetaFit, Counts, fit_beta, misfit
 from grpo_replications.shared.planning.group_size_budget import BINS, Budget, bin_edges, plan_budget, set_fidelity
+from grpo_replications.shared.planning.size_choice import fitted_rates
 from grpo_replications.shared.planning.solve_rates import SolveRates
+from grpo_replications.shared.statistics.estimates import Estimate
 from grpo_replications.shared.theory.closed_forms import (
     group_size_law,
     silent_fraction,
@@ -70,11 +76,20 @@ class EndPoint:
 
 @dataclass(frozen=True)
 class SilentLine:
-    """Silent share of the whole set at one size: closed form on the rates, and without bias where G <= rollouts."""
+    """Silent share of the whole set at one size: closed form on the rates, without bias where G <= rollouts, fitted."""
 
     group_size: int
     closed_form: float
     without_replacement: float | None
+    fitted: Estimate | None
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The set as a Beta distribution of solve rates: size for the fidelity, and p-value of the test that it fits."""
+
+    single: Estimate
+    family_p_value: float
 
 
 @dataclass(frozen=True)
@@ -82,7 +97,8 @@ class Plan:
     """Everything that `plan_group_sizes` found.
 
     `completions`: all problems of the bins once, each at its own size. `single`: smallest G at which the mean
-    expected update reaches the fidelity, for the set as a whole; None above `max_group_size`.
+    expected update reaches the fidelity, for the set as a whole with the rates as they are; None above
+    `max_group_size`. `fitted`: the same from the fit, None where the number of rollouts is not known.
     """
 
     source: str
@@ -96,6 +112,7 @@ class Plan:
     completions: int
     beyond: int
     single: int | None
+    fitted: Fitted | None
     budget: Budget | None
     notes: list[str]
 
@@ -105,17 +122,17 @@ def plan_group_sizes(
     fidelity: float = 0.95,
     budget: int | None = None,
     max_group_size: int = 1024,
-    scatter: float = 100.0,
+    noise_ratio: float | None = None,
     bins: int = BINS,
 ) -> Plan:
     """Plan for a set of problems; see the module's text.
 
-    `fidelity` in (0, 1), `budget` completions a step, `scatter` r >= 0, `bins` of equal width. ValueError for
+    `fidelity` in (0, 1), `budget` completions a step, `noise_ratio` r >= 0, `bins` of equal width. ValueError for
     other values; ReplicationError where no problem has a rate between 0 and 1. Time: a second for up to 512 distinct
     rates; more are joined into so many, with a note.
     """
-    if max_group_size < 2 or bins < 1 or not scatter >= 0:
-        raise ValueError("need a largest group size of at least 2, at least one bin and a scatter of at least 0")
+    if max_group_size < 2 or bins < 1 or not (noise_ratio is None or noise_ratio >= 0):
+        raise ValueError("need a largest group size of at least 2, at least one bin and a noise ratio of at least 0")
     if budget is not None and budget < 2:
         raise ValueError(f"a budget of {budget} completions holds no group of two")
     notes: list[str] = []
@@ -129,6 +146,8 @@ def plan_group_sizes(
         raise ReplicationError(
             f"{rates.source}: every rate is 0 or 1, so no group of any size is expected to teach anything."
         )
+    counts = None if rates.samples is None else _counts(rates)
+    fit = None if counts is None else fit_beta(counts)
     sizes = smallest_group_size(inside.rates, fidelity)
     lines = []
     for low, high in bin_edges(bins):
@@ -144,11 +163,16 @@ def plan_group_sizes(
         max_group_size=max_group_size,
         bins=lines,
         ends=[_end(rates, end, fidelity) for end in (0.0, 1.0) if (rates.rates == end).any()],
-        silent=[_silent_line(rates, size) for size in SILENT_SIZES if size <= max_group_size],
+        silent=[_silent_line(rates, size, fit) for size in SILENT_SIZES if size <= max_group_size],
         completions=sum(line.completions for line in lines),
         beyond=sum(line.beyond for line in lines),
         single=smallest_single_size(rates, fidelity, max_group_size),
-        budget=None if budget is None else plan_budget(rates, budget, max_group_size, scatter, bins),
+        fitted=None if fit is None else Fitted(fit.smallest_group_size(fidelity), misfit(counts, fit)),
+        budget=None
+        if budget is None
+        else plan_budget(
+            rates if fit is None else fitted_rates(fit, rates.source), budget, max_group_size, noise_ratio, rates, bins
+        ),
         notes=notes,
     )
 
@@ -246,9 +270,16 @@ def _end(rates: SolveRates, end: float, fidelity: float) -> EndPoint:
     return EndPoint(end, problems, bound, int(smallest_group_size(bound, fidelity)))
 
 
-def _silent_line(rates: SolveRates, size: int) -> SilentLine:
+def _counts(rates: SolveRates) -> Counts:
+    """How many problems had k of their n rollouts right."""
+    right = np.rint(rates.rates * rates.samples).astype(np.int64)
+    return Counts(np.bincount(right, weights=rates.counts, minlength=rates.samples + 1))
+
+
+def _silent_line(rates: SolveRates, size: int, fit: BetaFit | None) -> SilentLine:
     unbiased = None
     if rates.samples is not None and size <= rates.samples:
         right = np.rint(rates.rates * rates.samples)
         unbiased = float(silent_fraction_without_replacement(right, rates.samples, rates.counts, size))
-    return SilentLine(size, float(silent_fraction(rates.rates, rates.counts, size)), unbiased)
+    fitted = None if fit is None else fit.silent_rate(size)
+    return SilentLine(size, float(silent_fraction(rates.rates, rates.counts, size)), unbiased, fitted)

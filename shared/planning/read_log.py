@@ -14,7 +14,13 @@ import numpy as np
 
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.planning.completions_log import read_completions_log
-from grpo_replications.shared.planning.run_log import RunLog, first_appearance, read_history, scored_groups
+from grpo_replications.shared.planning.run_log import (
+    RunLog,
+    first_appearance,
+    read_history,
+    scored_groups,
+    weighted_sum,
+)
 from grpo_replications.shared.training.group_log import read_group_log
 
 GROUP_LOG = "groups.jsonl"
@@ -23,14 +29,15 @@ GROUP_LOG = "groups.jsonl"
 def read_run_log(
     path: str | Path,
     group_size: int | None = None,
-    rewards: list[str] | None = None,
+    rewards: dict[str, float] | None = None,
     skip_unscored: bool = False,
 ) -> RunLog:
     """Read a log file or a run's directory.
 
     A directory may hold `groups.jsonl`, `completions_*.parquet` or `completions/completions_*.parquet`; where it
-    holds both kinds, the group log is read, which has every group. `group_size` and `rewards` (names of reward
-    columns) are for TRL's completions where they cannot be inferred. `skip_unscored` leaves out groups with a
+    holds both kinds, the group log is read, which has every group. `group_size` is for
+    TRL's completions where it cannot be inferred. `rewards` names reward functions with their weights, for a sum other
+    than the one that was trained on, or where a log of TRL leaves it open. `skip_unscored` leaves out groups with a
     completion that no reward function scored; otherwise these are an error. Raises ReplicationError for whatever
     cannot be read as a log. Memory and time grow with the text in the log.
     """
@@ -41,12 +48,12 @@ def read_run_log(
         path = path / GROUP_LOG
     if path.is_dir() or _is_parquet(path):
         return read_completions_log(path, group_size, rewards, skip_unscored)
-    if group_size is not None or rewards is not None:
-        raise ReplicationError(f"{path} is read as a group log: --group-size and --reward are for TRL's completions.")
-    return _from_group_log(path, skip_unscored)
+    return _from_group_log(path, group_size, rewards, skip_unscored)
 
 
-def _from_group_log(path: Path, skip_unscored: bool) -> RunLog:
+def _from_group_log(
+    path: Path, group_size: int | None, weights: dict[str, float] | None, skip_unscored: bool
+) -> RunLog:
     groups = list(read_group_log(path))
     if not groups:
         raise ReplicationError(f"The group log {path} is empty.")
@@ -56,9 +63,13 @@ def _from_group_log(path: Path, skip_unscored: bool) -> RunLog:
             f"{path}: groups of {', '.join(map(str, sorted(sizes)))} rewards; every group must have the same number, "
             "at least 2."
         )
-    rewards = _column(groups, "rewards", path)
+    if group_size not in (None, min(sizes)):
+        raise ReplicationError(f"{path} has groups of {min(sizes)} completions; leave --group-size out.")
+    rewards = _column(groups, "rewards", path) if weights is None else _reward_functions(groups, weights, path)
     kept = scored_groups(rewards, str(path), skip_unscored)
     notes = [f"{int((~kept).sum())} groups with unscored completions left out."] if not kept.all() else []
+    if weights is not None:
+        notes.append(f"Reward: {weighted_sum(weights)}, as asked for.")
     groups = [group for group, keep in zip(groups, kept) if keep]
     steps = _column(groups, "step", path)
     if not np.isfinite(steps).all():
@@ -97,6 +108,24 @@ def _column(groups: list[dict[str, Any]], name: str, path: Path) -> np.ndarray:
         raise ReplicationError(
             f"{path}: the field '{name}' does not hold the same number of numbers in every group ({error})."
         ) from error
+
+
+def _reward_functions(groups: list[dict[str, Any]], weights: dict[str, float], path: Path) -> np.ndarray:
+    """Another sum of the rewards that single functions gave, (n, G); NaN where none of them scored a completion."""
+    logged = groups[0].get("reward_functions")
+    if not logged:
+        raise ReplicationError(f"{path} holds summed rewards only; leave --reward out.")
+    unknown = [name for name in weights if name not in {one["name"] for one in logged}]
+    if unknown:
+        have = ", ".join(f"{one['name']} (weight {one['weight']:g})" for one in logged)
+        raise ReplicationError(f"{path} has no reward function '{unknown[0]}'; there are: {have}.")
+    try:
+        by_name = [{one["name"]: one["rewards"] for one in group["reward_functions"]} for group in groups]
+        parts = np.array([[group[name] for name in weights] for group in by_name], dtype=np.float64)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ReplicationError(f"{path}: the field 'reward_functions' is damaged in some group ({error}).") from error
+    total = np.nansum(parts * np.array(list(weights.values()))[:, None], axis=1)
+    return np.where(np.isnan(parts).all(axis=1), np.nan, total)
 
 
 def _mean_entropy(groups: list[dict[str, Any]]) -> np.ndarray:

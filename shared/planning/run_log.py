@@ -72,6 +72,11 @@ def first_appearance(values: list[Any]) -> np.ndarray:
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
 
+def weighted_sum(weights: dict[str, float]) -> str:
+    """A sum of rewards in words: `0.5 x format + accuracy`."""
+    return " + ".join(name if weight == 1 else f"{weight:g} x {name}" for name, weight in weights.items())
+
+
 def scored_groups(rewards: np.ndarray, where: str, skip_unscored: bool) -> np.ndarray:
     """Which groups of rewards (n, G) have a number for every completion, (n,) bool.
 

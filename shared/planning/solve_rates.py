@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from decimal import Decimal
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -215,7 +216,7 @@ def _numbers(values: pd.Series) -> np.ndarray:
         return np.full(len(values), np.nan)
     if values.dtype == object:
         values = values.map(
-            lambda value: value if isinstance(value, (Real, str)) and not isinstance(value, bool) else None
+            lambda value: value if isinstance(value, (Real, Decimal, str)) and not isinstance(value, bool) else None
         )
     return pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
 

@@ -62,6 +62,15 @@ def head_scaling(config: Any) -> tuple[float, float | None]:
     return (float(divisor) if text.model_type == "hyperclovax" else 1.0 / divisor), softcap
 
 
+def let_compiled_models_see_hooks() -> None:
+    """Make forward passes compiled from now on look whether hooks have come or gone; forget those compiled before.
+
+    Without this a model compiled with no hook goes on without one, and no raw logit is found.
+    """
+    torch._dynamo.reset()
+    torch._dynamo.config.skip_nnmodule_hook_guards = False
+
+
 @contextmanager
 def watching_selected_logits(model: nn.Module, ids: Tensor) -> Iterator[list[Tensor]]:
     """Collect the raw logits of `ids` (B, T), the last T tokens of each sequence, while `model` scores them.

@@ -41,6 +41,7 @@ from trl.trainer.utils import get_config_model_id
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.grading.rewards import completion_text
 from grpo_replications.shared.theory.process_sets import TreeStatistics, tree_statistics
+from grpo_replications.shared.training.config import described, options, sources
 from grpo_replications.shared.training.dynamic_sampling import (
     DynamicSampling,
     check_redraws,
@@ -49,6 +50,7 @@ from grpo_replications.shared.training.dynamic_sampling import (
     summed_rewards,
 )
 from grpo_replications.shared.training.group_log import GroupLog
+from grpo_replications.shared.training.raw_logits import let_compiled_models_see_hooks
 from grpo_replications.shared.training.resume import ExactResume
 from grpo_replications.shared.training.sampling_context import OneContextGRPOTrainer, PolicySamples
 from grpo_replications.shared.training.token_weights import (
@@ -62,6 +64,17 @@ from grpo_replications.shared.training.trainer_checks import TOKEN_LEVEL_LOSSES,
 from grpo_replications.shared.training.weighted_loss import WeightedLoss, configured
 
 __all__ = ["TOKEN_LEVEL_LOSSES", "OneContextGRPOTrainer", "TokenWeightedGRPOTrainer", "check_settings"]
+
+
+DEFAULTS = {
+    "token_weight": None,
+    "group_log": None,
+    "success_reward": 1.0,
+    "log_token_ids": True,
+    "max_redraws": 0,
+    "redraw": "prompts",
+}
+"""Options of the trainer that are given neither to it nor in its config."""
 
 
 @dataclass
@@ -84,6 +97,7 @@ class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, PolicySamples, OneC
     `success_reward`: a silent group at or above this reward counts as all right, below it as all wrong.
     `log_token_ids`: whether the group log holds token ids. `max_redraws`: how often a silent group is redrawn at most
     (0: never); `redraw`: "prompts" goes on to another prompt, as DAPO does; "samples" stays with the prompt.
+    All of them can stand in the config instead (`TokenWeightedGRPOConfig`); where given nowhere, DEFAULTS hold.
     Raises ReplicationError for settings that cannot work (see `check_settings` and `check_redraws`).
     """
 
@@ -92,16 +106,28 @@ class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, PolicySamples, OneC
         *args: Any,
         token_weight: str | TokenWeight | Weighting | None = None,
         group_log: str | Path | None = None,
-        success_reward: float = 1.0,
-        log_token_ids: bool = True,
-        max_redraws: int = 0,
-        redraw: str = "prompts",
+        success_reward: float | None = None,
+        log_token_ids: bool | None = None,
+        max_redraws: int | None = None,
+        redraw: str | None = None,
         **kwargs: Any,
     ) -> None:
         call = inspect.signature(GRPOTrainer.__init__).bind(self, *args, **kwargs)
-        given, weighting = call.arguments, as_weighting(token_weight)
+        given = call.arguments
         if given.get("args") is None:
             given["args"] = _default_config(given["model"])
+        own = {
+            "token_weight": token_weight,
+            "group_log": group_log,
+            "success_reward": success_reward,
+            "log_token_ids": log_token_ids,
+            "max_redraws": max_redraws,
+            "redraw": redraw,
+        }
+        token_weight, group_log, success_reward, log_token_ids, max_redraws, redraw = options(
+            given["args"], own, DEFAULTS
+        )
+        weighting = as_weighting(token_weight)
         check_settings(given["args"], given.get("train_dataset"), weighting, not given.get("environment_factory"))
         log = GroupLog(group_log, log_token_ids) if group_log is not None else None
         if log is not None and given["args"].process_index == 0:
@@ -123,6 +149,23 @@ class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, PolicySamples, OneC
         self._row_entropy: Tensor | None = None
         self._row_seen: Tensor | None = None
         self._warn_of_generation_settings()
+        self._name_sources()
+        if given["args"].torch_compile and weighting is not None and weighting.needs_raw_logits:
+            let_compiled_models_see_hooks()
+
+    def _name_sources(self) -> None:
+        """What the model card says: the method's name, its paper and tags."""
+        found = sources(self.weighting, self.max_redraws)
+        if found:
+            self._name = " + ".join(source.name for source in found)
+            self._tag_names = [*type(self)._tag_names, *(source.tag for source in found)]
+            self._paper = {"title": found[0].title, "id": found[0].arxiv}
+        elif self.weighting is not None:
+            self._name = "GRPO with token weights of its own"
+
+    def _settings(self) -> dict[str, Any]:
+        own = {"token_weight": described(self.weighting), "max_redraws": self.max_redraws, "redraw": self.redraw}
+        return {**super()._settings(), **own}
 
     # --- sampling -----------------------------------------------------------------------------------------------------
 
@@ -371,6 +414,16 @@ class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, PolicySamples, OneC
             self._resumed = False
         self.group_log.append(self._open_groups)
         self._open_groups = []
+
+
+def _with_arguments_of_trl(function: Any) -> inspect.Signature:
+    """The trainer's signature with TRL's arguments in the place of *args and **kwargs, for help and editors."""
+    own = inspect.signature(function)
+    added = [one for one in own.parameters.values() if one.kind is inspect.Parameter.KEYWORD_ONLY]
+    return own.replace(parameters=[*inspect.signature(GRPOTrainer.__init__).parameters.values(), *added])
+
+
+TokenWeightedGRPOTrainer.__init__.__signature__ = _with_arguments_of_trl(TokenWeightedGRPOTrainer.__init__)
 
 
 def _default_config(model: Any) -> GRPOConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import types
@@ -49,6 +50,9 @@ def test_list(replicate: Run) -> None:
         "needs gpu",
     ):
         assert word in printed
+    code, printed = replicate("list", "--json")
+    (paper,) = json.loads(printed)
+    assert code == 0 and paper["paper"] == "toy-paper" and paper["profiles"][0]["experiments"] == ["draw", "batch"]
 
 
 def test_run_goes_all_the_way_to_the_report(replicate: Run, tmp_path: Path) -> None:
@@ -82,6 +86,12 @@ def test_run_goes_all_the_way_to_the_report(replicate: Run, tmp_path: Path) -> N
         assert replicate(*command)[0] == 0
         assert (directory / "measurements.csv.bz2").stat().st_mtime_ns == before
         assert (directory / "verdicts.csv").is_file() and (directory / "figures" / "scores.png").is_file()
+
+    code, printed = replicate("cite", "toy-paper-identity")
+    assert code == 0 and "toy-paper/identity@quick" in printed and "Nothing is left over" not in printed
+    (judged,) = json.loads(replicate("verdicts", "--json")[1])
+    assert (judged["profile"], judged["claims"][0]["published"]["verdict"]) == ("quick", "reproduced")
+    assert judged["claims"][0]["checks"][0]["id"] == "toy-paper/identity"
 
 
 def test_a_failing_job_gives_exit_code_one_and_the_rest(replicate: Run, toy: Path, tmp_path: Path) -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import io
-import math
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +18,6 @@ from grpo_replications.shared.harness.measurements import CSV_COLUMNS, MEASUREME
 from grpo_replications.shared.harness.outcomes import (
     claim_outcomes,
     evaluate_profile,
-    number_with_interval,
     read_csv,
     read_verdicts,
     write_verdicts,
@@ -37,8 +33,7 @@ from grpo_replications.shared.harness.rendering import (
     to_html,
     to_markdown,
 )
-from grpo_replications.shared.harness.report import build_report, numbers_tex, provenance_line, update_marked_block
-from grpo_replications.shared.statistics.estimates import Estimate
+from grpo_replications.shared.harness.report import build_report, provenance_line, update_marked_block
 
 
 def measure(toy: Path, results: Path, profile: str = "quick", shift: float = 1.0) -> Path:
@@ -130,21 +125,6 @@ def test_the_same_files_give_the_same_report(toy: Path, results: Path) -> None:
     before = [(results / name).read_bytes() for name in names]
     build_report([Paper.load(toy)], results)
     assert [(results / name).read_bytes() for name in names] == before
-
-
-def test_numbers_have_ids_intervals_seeds_command_and_commit(toy: Path, results: Path) -> None:
-    build_report([Paper.load(toy)], results)
-    numbers = {line["id"]: line for line in read_csv(results / "numbers.csv")}
-    line = numbers["toy-paper/direction[lr=0.5]@quick"]
-    assert float(line["low"]) <= float(line["value"]) <= float(line["high"])
-    assert (line["n"], line["seeds"], line["metric"]) == ("8", "0-7", "score")
-    assert (line["unit"], line["definition"]) == ("points", "score, new minus old")
-    assert line["command"] == "make replicate-toy-paper PROFILE=quick ONLY=batch"
-    assert line["commit"] == "0123456789abcdef+"
-    won = numbers["toy-paper/direction[lr=1]:won@quick"]
-    assert (won["value"], won["n"]) == ("0", "8") and float(won["high"]) < 0.5
-    assert "toy-paper/identity@quick" in numbers
-    assert not any("huge" in name for name in numbers)
 
 
 def test_a_report_survives_a_round_trip_through_verdicts(toy: Path, results: Path) -> None:
@@ -246,31 +226,6 @@ def test_tables_escape_what_would_break_them() -> None:
     assert "<summary>x &lt; y</summary>" in page and page.count("<details>") == page.count("</details>") == 1
     assert "x | y" in page and "&lt;b&gt;" in page and "<code>code</code> &amp; <b>bold</b>" in page
     assert 'alt="&lt;t&gt;"' in page
-
-
-def test_unknown_intervals_are_called_unknown() -> None:
-    assert number_with_interval(Estimate(0.5, -math.inf, math.inf, 1)) == "0.5 [interval unknown], n = 1"
-    assert number_with_interval(Estimate(math.nan, math.nan, math.nan, 0)) == "unknown"
-    assert number_with_interval(Estimate(0.16677, 0.15, 0.18, 9), n=False) == "0.1668 [0.15, 0.18]"
-
-
-def test_latex_knows_every_number() -> None:
-    text = numbers_tex([["p/a[lr=0.5]@quick", "0.25", "0.2", "0.3"], ["p/b@quick", "1", "-inf", "inf"]])
-    assert r"\csname replicationvalue:p/a[lr=0.5]@quick\endcsname{0.25}" in text
-    assert r"\csname replicationnumber:p/a[lr=0.5]@quick\endcsname{0.25 [0.2, 0.3]}" in text
-    assert r"{1 [$-\infty$, $\infty$]}" in text
-    with pytest.raises(ReplicationError, match="LaTeX cannot look up"):
-        numbers_tex([["p/100%", "1", "", ""]])
-
-
-@pytest.mark.skipif(not shutil.which("pdflatex"), reason="no LaTeX here")
-def test_latex_accepts_the_file(tmp_path: Path) -> None:
-    (tmp_path / "numbers.tex").write_text(numbers_tex([["p/a_b[lr=0.5]@quick", "0.25", "0.2", "0.3"]]))
-    body = r"\replicationnumber{p/a_b[lr=0.5]@quick}"
-    (tmp_path / "a.tex").write_text(
-        r"\documentclass{article}\input{numbers}\begin{document}" + body + r"\end{document}"
-    )
-    subprocess.run(["pdflatex", "-halt-on-error", "a.tex"], cwd=tmp_path, check=True, capture_output=True)
 
 
 @pytest.mark.parametrize("width", [40, 80, 160])

@@ -408,7 +408,10 @@ def test_an_interval_is_compared_to_the_decimals_that_are_printed() -> None:
     tiny = frame([1e-6, 2e-6, 3e-6, 4e-6, 5e-6, 6e-6])
     options: dict[str, Any] = {"value": 0.0, "paper_seeds": 5, "min_seeds": 5}
     assert judge(check("interval", **options), tiny).verdict != REPRODUCED
-    assert judge(check("interval", **options, decimals=4), tiny).verdict == REPRODUCED
+    rounded = judge(check("interval", **options, decimals=4), tiny)
+    assert rounded.verdict == REPRODUCED
+    assert 0 < rounded.estimate.low < rounded.estimate.value < rounded.estimate.high  # the number itself is not rounded
+    assert rounded.estimate.kind == "central 95 % of means of 5 runs"
 
 
 def test_a_strict_threshold_is_not_met_by_standing_on_it() -> None:

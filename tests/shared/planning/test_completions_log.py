@@ -144,18 +144,19 @@ def test_rewards_are_told_from_extra_columns_by_the_advantages(tmp_path: Path, s
     # Steps 2 and 3 (the end of training) are logged; of the rollout of step 1 nothing is left.
     assert log.rewards.shape == (4, G) and log.group_size == G
     assert any("Reward: lucky + short" in note for note in log.notes)
-    accuracy = read_run_log(tmp_path, rewards=["lucky"])
+    accuracy = read_run_log(tmp_path, rewards={"lucky": 1.0})
     assert np.array_equal(accuracy.rewards, lucky.groups[2:])
     assert np.all(log.rewards - accuracy.rewards <= 0.25) and np.any(log.rewards != accuracy.rewards)
     with pytest.raises(ReplicationError, match=r"no column of numbers 'words'; there are: lucky, short, tokens"):
-        read_run_log(tmp_path, rewards=["words"])
+        read_run_log(tmp_path, rewards={"words": 1.0})
 
 
 def test_weighted_rewards_must_be_named(tmp_path: Path) -> None:
     train(tmp_path, more_rewards=(short,), reward_weights=[1.0, -3.0], max_steps=2)
     with pytest.raises(ReplicationError, match=r"several columns of numbers \(lucky, short, tokens\).*--reward NAME"):
         read_run_log(tmp_path)
-    assert read_run_log(tmp_path, rewards=["lucky"], group_size=G).rewards.shape == (4, G)
+    log = read_run_log(tmp_path, rewards={"lucky": 1.0, "short": -3.0})
+    assert log.rewards.shape == (4, G) and any("Reward: lucky + -3 x short" in note for note in log.notes)
 
 
 def test_both_logs_of_this_projects_trainer_agree(tmp_path: Path) -> None:
@@ -167,8 +168,11 @@ def test_both_logs_of_this_projects_trainer_agree(tmp_path: Path) -> None:
     assert ours.length_unit == "tokens" and np.isfinite(ours.entropy).all()
     a, b = diagnose(ours), diagnose(trl)
     assert a.shares == b.shares and a.predicted == b.predicted and a.sizes == b.sizes
-    with pytest.raises(ReplicationError, match="read as a group log"):
-        read_run_log(tmp_path, group_size=G)
+    assert np.array_equal(read_run_log(tmp_path, group_size=G, rewards={"lucky": -2.0}).rewards, -2 * lucky.groups)
+    with pytest.raises(ReplicationError, match=f"has groups of {G} completions; leave --group-size out"):
+        read_run_log(tmp_path, group_size=G + 1)
+    with pytest.raises(ReplicationError, match=r"no reward function 'words'; there are: lucky \(weight 1\)"):
+        read_run_log(tmp_path, rewards={"words": 1.0})
 
 
 # --- group sizes ------------------------------------------------------------------------------------------------------

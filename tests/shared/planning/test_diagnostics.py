@@ -136,7 +136,30 @@ def test_dependent_completions_of_recurring_prompts_are_flagged(copies: int) -> 
     drawn = run_log(p, 8 // copies, 2, prompts).rewards
     d = diagnose(log_of(np.repeat(drawn, copies, axis=1), prompts), window=STEPS)
     assert d.recurrence.silent > d.recurrence.predicted.high and d.recurrence.spread > 1.5
-    assert any(finding.startswith("OFF: groups of the same prompt differ more") for finding in d.findings)
+    assert any("identical copies of" in f or "groups of the same prompt differ more" in f for f in d.findings)
+
+
+def test_copies_in_pairs_are_called_copies_even_if_no_prompt_recurs() -> None:
+    pairs = np.repeat(run_log(np.random.default_rng(1).beta(1, 1, GROUPS), 4, 2).rewards, 2, axis=1)
+    found = diagnose(log_of(pairs)).findings
+    assert any(f.startswith("OFF") and "identical copies of 2" in f for f in found)
+    assert not any("avoid or balance" in f for f in found)
+
+
+@pytest.mark.parametrize(("copied", "refuted"), [(1, 0), (2, 20)])
+def test_fast_learning_is_not_taken_for_dependence(copied: int, refuted: int) -> None:
+    """Logits rise by 4 over three passes; copies, mixed with independent groups, are still found."""
+    off = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        order = np.concatenate([rng.permutation(160) for _ in range(3)])
+        steps = np.arange(480) // PER_STEP
+        p = 1 / (1 + np.exp(-(rng.normal(-2, 2, 160)[order] + 4 * steps / 60)))
+        rewards = np.repeat(run_log(p, 8 // copied, seed).rewards, copied, axis=1)
+        rewards[::40] = run_log(p[::40], 8, seed).rewards  # so that not every count is even
+        found = diagnose(log_of(rewards, order, steps=steps)).findings
+        off += any("groups of the same prompt differ" in f for f in found if f.startswith("OFF"))
+    assert abs(off - refuted) <= 2
 
 
 def test_a_solve_rate_that_moves_is_named_and_a_smaller_window_clears_it() -> None:
@@ -145,7 +168,7 @@ def test_a_solve_rate_that_moves_is_named_and_a_smaller_window_clears_it() -> No
     log = run_log(p, 8, 3, prompts)
     d = diagnose(log, window=STEPS)
     assert d.recurrence.moved.low > 0.5
-    assert any("solve rates moved within the window of 50 steps" in finding for finding in d.findings)
+    assert any("Solve rates moved by" in finding and "window of 50 steps" in finding for finding in d.findings)
     assert not any("OFF" in finding for finding in diagnose(log, window=5).findings)
     assert diagnose(log, window=2).recurrence is None
 
@@ -231,7 +254,13 @@ def test_partial_credit_and_a_threshold_that_nothing_reaches_are_said() -> None:
     assert not d.binary and any("more than two values" in finding for finding in d.findings)
     assert d.shares.silent.value == np.mean(np.ptp(rewards, axis=1) == 0) < d.observed
     assert d.observed == np.mean(np.ptp((rewards >= 1) * 1, axis=1) == 0)
+    counted = {line.group_size: line.silent.value for line in d.sizes if line.counted}
+    assert counted[4] == d.shares.silent.value and d.choice is None and not d.suggestions
+    pairs = [len({*row[list(two)]}) == 1 for row in rewards for two in itertools.combinations(range(4), 2)]
+    assert counted[2] == pytest.approx(np.mean(pairs), abs=1e-12)
+    assert diagnose(log_of(rewards), success=1.0).choice is not None
     low = diagnose(log_of(rewards), success=3.0)
+    assert low.choice is None and not low.suggestions  # nothing right: no size follows
     assert any("No reward reaches 3 (the largest is 1)" in finding for finding in low.findings)
     assert diagnose(log_of(rewards), success=0.5).observed != d.observed
 

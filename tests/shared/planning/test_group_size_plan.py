@@ -117,19 +117,35 @@ def test_summed_updates_per_completion_would_always_choose_two() -> None:
     assert np.all(np.diff(expected_update(p, sizes, "grpo"), axis=1) > 0)
 
 
-def test_the_best_size_is_the_best_of_all_divisors(big_math: SolveRates) -> None:
-    budget = plan_budget(big_math, 360, max_group_size=100)
-    sizes = [line.group_size for line in budget.candidates]
-    assert sizes == [n for n in range(2, 101) if 360 % n == 0]
-    assert budget.best.group_size == max(sizes, key=lambda size: gain(big_math, size, 100.0))
-    assert budget.best.gain == 1.0 and budget.best.group_size in budget.as_good
-    assert all(line.problems_per_step * line.group_size == 360 for line in budget.candidates)
-    assert [r for r, _ in budget.by_scatter] == [1, 10, 100, 1000]
-    assert [size for _, size in budget.by_scatter] == sorted(size for _, size in budget.by_scatter)
+def test_the_best_size_of_a_budget(big_math: SolveRates) -> None:
+    budget = plan_budget(big_math, 360, max_group_size=100, noise_ratio=100.0)
+    divisors = [n for n in range(2, 101) if 360 % n == 0]
+    assert set(divisors) <= {line.group_size for line in budget.candidates}
+    assert budget.best.group_size == max(divisors, key=lambda size: gain(big_math, size, 100.0))
+    assert budget.best.unused == 0 and budget.best.group_size in budget.as_good
+    assert all(line.problems_per_step * line.group_size + line.unused == 360 for line in budget.candidates)
+    assert [size for _, size in budget.by_noise] == sorted(size for _, size in budget.by_noise)
+    both = plan_budget(big_math, 512)
+    assert both.noise_ratios == (3.0, 100.0) and both.best.group_size == 8 and len(both.best.gains) == 2
+    assert plan_budget(big_math, 65_536).best.gains == pytest.approx(both.best.gains, abs=0.01)  # N does not matter
     hard = SolveRates(np.array([0.01]), np.array([1.0]), None, "hard")
     assert plan_budget(hard, 360).best.group_size > plan_budget(rates_of([0.5]), 360).best.group_size
-    with pytest.raises(ReplicationError, match="1009 completions do not divide"):
-        plan_budget(big_math, 1009, max_group_size=1000)
+    prime = plan_budget(big_math, 509).best
+    assert prime.group_size == 6 and prime.problems_per_step == 84 and prime.unused == 5
+
+
+@pytest.mark.parametrize("rollouts", [64, 8, 4])
+def test_the_plan_for_the_set_does_not_move_with_the_number_of_rollouts(big_math: SolveRates, rollouts: int) -> None:
+    rng = np.random.default_rng(0)
+    right = np.rint(big_math.rates * 64).astype(int)
+    thinned = np.zeros(rollouts + 1)
+    for k, problems in zip(right, big_math.counts):
+        thinned += np.bincount(rng.hypergeometric(k, 64 - k, rollouts, int(problems)), minlength=rollouts + 1)
+    plan = plan_group_sizes(
+        SolveRates(np.arange(rollouts + 1) / rollouts, thinned, rollouts, "thinned"), 0.95, budget=512
+    )
+    assert 42 <= plan.fitted.single.value <= 50 and plan.budget.best.group_size == 8
+    assert plan.single == {64: 40, 8: 20, 4: 15}[rollouts]  # the rates taken as they are
 
 
 def test_an_allocation_costs_as_much_and_gives_more(big_math: SolveRates) -> None:
@@ -181,7 +197,7 @@ def test_rates_become_counts_of_rollouts() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"fidelity": 1.0}, {"fidelity": 0.0}, {"budget": 1}, {"max_group_size": 1}, {"scatter": -1.0}, {"bins": 0}],
+    [{"fidelity": 1.0}, {"fidelity": 0.0}, {"budget": 1}, {"max_group_size": 1}, {"noise_ratio": -1.0}, {"bins": 0}],
 )
 def test_wrong_arguments(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError):

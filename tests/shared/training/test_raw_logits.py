@@ -11,7 +11,12 @@ from torch import Tensor, nn
 from trl.trainer.utils import add_fused_lm_head
 
 from grpo_replications.shared.errors import ReplicationError
-from grpo_replications.shared.training.raw_logits import head_scaling, selected_logits, watching_selected_logits
+from grpo_replications.shared.training.raw_logits import (
+    head_scaling,
+    let_compiled_models_see_hooks,
+    selected_logits,
+    watching_selected_logits,
+)
 
 VOCABULARY, TOKENS, PROMPT = 40, 6, 5
 SMALL = {
@@ -146,3 +151,14 @@ def test_a_model_without_a_head_is_refused() -> None:
     model.lm_head = nn.Identity()
     with pytest.raises(ReplicationError, match="linear head"), watching_selected_logits(model, torch.zeros(1, 2)):
         pass
+
+
+def test_raw_logits_are_found_in_a_model_that_was_compiled_before() -> None:
+    ids, mask = batch()
+    compiled = torch.compile(tiny("llama"), backend="eager")
+    expected = full(compiled, ids, mask)  # compiled without a hook
+    let_compiled_models_see_hooks()
+    full(compiled, ids, mask)
+    with watching_selected_logits(compiled._orig_mod, ids[:, -TOKENS:]) as found:
+        compiled(input_ids=ids, attention_mask=mask)
+    assert torch.allclose(torch.cat(found), expected, atol=1e-5)
