@@ -11,24 +11,28 @@ RUN := $(BIN) -m replications
 PROFILE ?= quick
 ONLY ?=
 SEEDS ?=
+PORT ?=
 WORKERS ?=
-FLAGS := --profile $(PROFILE) $(if $(ONLY),--only $(ONLY)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(WORKERS),--workers $(WORKERS)) $(ARGS)
+RESULTS ?=
+PLACE := $(if $(RESULTS),--results $(RESULTS))
+FLAGS := --profile $(PROFILE) $(if $(ONLY),--only $(ONLY)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(WORKERS),--workers $(WORKERS)) $(PLACE) $(ARGS)
 
 .DEFAULT_GOAL := help
 PAPERS := $(subst _,-,$(patsubst replications/%/claims.toml,%,$(wildcard replications/*/claims.toml)))
 REPLICATE := $(PAPERS:%=replicate-%)
-.PHONY: help setup model test lint bench report clean $(REPLICATE)
+.PHONY: help setup model test lint bench report view clean $(REPLICATE)
 
 help:  ## list every target
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-24s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@for paper in $(REPLICATE); do printf '  make %-24s %s\n' $$paper 'run this replication: measurements, verdicts, figures, report'; done
 	@echo
 	@echo "  PROFILE=smoke|quick|full|gpu|paper   SEEDS=number   ONLY=experiment   WORKERS=processes   ARGS=--fresh"
+	@echo "  Results of your own runs go to results-mine/, or RESULTS=directory; RESULTS=results changes the committed ones."
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 is needed; install it, or run make PYTHON=/path/to/python3" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]"
+	$(BIN) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[suite,track,test]"
 	@touch $(STAMP)
 
 setup: $(STAMP) model  ## make the virtual environment and fetch the embedded model
@@ -49,10 +53,13 @@ lint: $(STAMP)  ## check style
 bench: $(STAMP)  ## measure speed ratios in one run
 	$(RUN) bench
 
-report: $(STAMP)  ## recompute verdicts, figures and reports from what is on disk
-	$(RUN) verdicts
-	$(RUN) figures
-	$(RUN) report
+report: $(STAMP)  ## recompute verdicts, figures and reports from the committed results, or RESULTS=directory
+	$(RUN) verdicts $(PLACE)
+	$(RUN) figures $(PLACE)
+	$(RUN) report $(PLACE)
+
+view: $(STAMP)  ## serve the report on this machine and print its address (PORT=8000)
+	$(RUN) view $(if $(PORT),--port $(PORT))
 
 clean:  ## remove the virtual environment (results and the model cache stay)
 	rm -rf $(VENV)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import os
 import shlex
 import signal
@@ -14,30 +15,43 @@ from pathlib import Path
 
 from rich.console import Console
 
-from grpo_replications.replications import cite, paper_commands, tools
+from grpo_replications.replications import cite, compare, estimate, paper_commands, tools, view
+from grpo_replications.replications.places import (
+    COMMITTED,
+    OWN,
+    ROOT,
+    add_results_option,
+    committed_results,
+    results_directory,
+    run_target,
+)
+from grpo_replications.replications.run_summary import RunSummary, print_run_summary, shown
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.harness.claims import OURS, PAPER
 from grpo_replications.shared.harness.papers import Paper, discover
 
-ROOT = Path(__file__).resolve().parents[1]
 PAPERS = Path(__file__).resolve().parent
-RESULTS_VARIABLE = "REPLICATE_RESULTS"
 DEFAULT_PROFILE = "quick"
+SUITE = ("gguf", "jinja2", "matplotlib", "pandas", "pyarrow")  # what the extra of that name installs
 BENCH_MODULES = ("grpo_replications.shared.harness.bench", "grpo_replications.synthetic.bench")
 EXAMPLES = """
 examples:
   replicate list
   replicate run lambda-grpo                                  every experiment of the quick profile
   replicate run lambda-grpo --profile full --only table1     some experiments of another profile
+  replicate compare                                          the committed results against your own runs
+  replicate estimate lambda-grpo --profile paper --gpu h100  what it would cost, before anything starts
   replicate report                                           the report again, from what is on disk
   replicate cite sigma-dapo-samples                          a number as a sentence, with its origin
+  replicate view                                             the report in a browser
   replicate new-paper my-paper                               a new paper, as an example to change
   replicate check my-paper                                   what is wrong with it, before anything runs
   replicate plan-group-size --solve-rates big-math           group sizes for problems of your own
   replicate diagnose outputs/my-run                          silent groups and drifts in a run of your own
 
 A run that was interrupted, or even killed, is finished by the same command; finished jobs are not repeated.
-Results go to results/, or to the directory that REPLICATE_RESULTS names.
+Your own runs go to results-mine/; --results DIR or REPLICATE_RESULTS names another directory. Only --update-committed
+changes results/, the committed results.
 """
 
 
@@ -69,11 +83,6 @@ def _command(arguments: list[str], papers: Path) -> int:
     except KeyboardInterrupt:
         console.print("\nInterrupted; finished jobs are kept. Run the same command to resume.")
         return 130
-
-
-def results_directory() -> Path:
-    """Where results are written: `REPLICATE_RESULTS`, or `results` in the checkout."""
-    return Path(os.environ.get(RESULTS_VARIABLE) or ROOT / "results").resolve()
 
 
 def find_paper(name: str, papers: Path) -> Paper:
@@ -112,6 +121,13 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--workers", type=int, metavar="N", help="processes side by side; does not change any result")
     run.add_argument("--fresh", action="store_true", help="forget finished jobs of these experiments and start again")
     run.add_argument("--executor", default="local", metavar="local|ray", help="where the jobs run (default: local)")
+    run.add_argument("--track", default="none", metavar="wandb|tensorboard|none", help="curves of running jobs")
+    add_results_option(run, f"{OWN}/")
+    run.add_argument("--update-committed", action="store_true", help=f"write to {COMMITTED}/ and the read-me files")
+    amount = run.add_mutually_exclusive_group()
+    amount.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    amount.add_argument("--verbose", action="store_true", help="also print the answer to every claim")
+    amount.add_argument("--json", action="store_true", help="print the summary as JSON; progress goes to stderr")
     for name, action, text in (
         ("verdicts", _verdicts, "judge the claims again from the measurements on disk"),
         ("figures", _figures, "draw the figures again from the measurements on disk"),
@@ -120,15 +136,20 @@ def _parser() -> argparse.ArgumentParser:
         again = command(name, action, text)
         again.add_argument("paper", metavar="PAPER", nargs="?", help="one paper (default: all)")
         again.add_argument("--profile", help="one profile (default: all that have results)")
+        add_results_option(again, f"{COMMITTED}/ of a checkout")
         if name == "verdicts":
             again.add_argument("--json", action="store_true", help="for programs: claims, answers and checks")
+    compare.add_command(commands)
     model = command("model", _model, "fetch and prepare a language model, once")
     model.add_argument("name", metavar="NAME", nargs="?", default="embedded", help="which one (default: %(default)s)")
     command("bench", _bench, "measure the speed targets on this machine")
     paper_commands.add_commands(commands, results_directory)
     cite.add_command(commands, results_directory)
+    estimate.add_command(commands, lambda options: find_paper(options.paper, options.papers), results_directory)
+    view.add_commands(commands, results_directory)
     calibration = command("calibrate", _calibrate, "measure how often the rules of judging are wrong, then the report")
     calibration.add_argument("--samples", type=int, default=2000, metavar="N", help="studies (default: %(default)s)")
+    add_results_option(calibration, f"{COMMITTED}/ of a checkout")
     tools.add_commands(commands)
     return parser
 
@@ -156,35 +177,76 @@ def _list(options: argparse.Namespace, console: Console) -> int:
     return 0
 
 
+def _check_suite() -> None:
+    """Say what to install where the trainer alone is installed, before a run stumbles over it."""
+    missing = [name for name in SUITE if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ReplicationError(
+            f"{', '.join(missing)} is not installed; for the replications: pip install 'grpo-replications[suite]'"
+        )
+
+
 def _run(options: argparse.Namespace, console: Console) -> int:
+    _check_suite()
     from grpo_replications.shared.harness.runs import Options, run_profile
 
     paper = find_paper(options.paper, options.papers)
     discover(options.papers)  # a mistake in another paper would stop the report: say so before the run, not after it
-    results = results_directory()
+    results = run_target(options)
+    if options.quiet or options.json:
+        console = Console(stderr=True, quiet=options.quiet)
+    committed = committed_results()
     chosen = Options(
-        options.only, options.seeds, options.workers, options.fresh, options.executor, command=options.command
+        options.only,
+        options.seeds,
+        options.workers,
+        options.fresh,
+        options.executor,
+        command=options.command,
+        track=options.track,
+        timed_by=committed / paper.name / options.profile if committed else None,
     )
+    estimate.before_run(paper, options.profile, committed or results, console, options.only, options.seeds)
     result = run_profile(paper, options.profile, results, ROOT, console, chosen)
     _judge(paper, options.profile, results)
     drawn = _draw(paper, options.profile, results, console)
     report = _write_report(paper, options.papers, results)
-    _print_claims(paper, options.profile, results, console)
-    console.print(
-        f"Report: {_shown(report)}; this profile: {_shown(result.directory)}", soft_wrap=True, highlight=False
-    )
+    _summarize(options, console, paper, results, report, len(result.failures))
     if result.failures:
-        console.print(
+        Console(stderr=options.quiet or options.json).print(
             f"[red]{len(result.failures)} job(s) failed[/red]; the errors are in "
-            f"{_shown(result.directory / 'jobs')}/*.error.txt. Finished jobs are kept: run the same command to resume.",
+            f"{shown(result.directory / 'jobs')}/*.error.txt. Finished jobs are kept: run the same command to resume.",
             soft_wrap=True,
             highlight=False,
         )
     return 1 if result.failures or not drawn else 0
 
 
+def _summarize(
+    options: argparse.Namespace, console: Console, paper: Paper, results: Path, report: Path, failures: int
+) -> None:
+    """Print how the run came out, as text or JSON."""
+    from grpo_replications.shared.harness.claim_tables import counts
+    from grpo_replications.shared.harness.outcomes import claim_outcomes, read_verdicts
+    from grpo_replications.shared.harness.verdicts import NOT_RUN
+
+    if options.quiet:
+        return
+    profile = options.profile
+    lines = read_verdicts(paper, profile, results / paper.name / profile)
+    counted, judged = counts(claim_outcomes(paper, lines)), sum(line.verdict != NOT_RUN for line in lines)
+    against = compare.against_committed(paper.name, profile, results)
+    summary = RunSummary(paper, profile, results, report, counted, judged, against, failures)
+    if options.json:
+        print(tools.to_json(summary.as_json()))
+        return
+    if options.verbose:
+        _print_claims(paper, profile, results, console)
+    print_run_summary(console, summary)
+
+
 def _verdicts(options: argparse.Namespace, console: Console) -> int:
-    results = results_directory()
+    results = results_directory(options)
     on_disk = _on_disk(options, results)
     for paper, profile in on_disk:
         _judge(paper, profile, results)
@@ -200,20 +262,22 @@ def _verdicts(options: argparse.Namespace, console: Console) -> int:
 
 
 def _figures(options: argparse.Namespace, console: Console) -> int:
-    results = results_directory()
+    _check_suite()
+    results = results_directory(options)
     return 0 if all([_draw(paper, name, results, console) for paper, name in _on_disk(options, results)]) else 1
 
 
 def _report(options: argparse.Namespace, console: Console) -> int:
-    results = results_directory()
+    results = results_directory(options)
     paper = find_paper(options.paper, options.papers) if options.paper else None
-    console.print(f"Report: {_shown(_write_report(paper, options.papers, results))}", soft_wrap=True, highlight=False)
+    console.print(f"Report: {shown(_write_report(paper, options.papers, results))}", soft_wrap=True, highlight=False)
     return 0
 
 
 def _model(options: argparse.Namespace, console: Console) -> int:
     from grpo_replications.shared.models.catalog import prepare
 
+    _check_suite()
     console.print(f"{options.name} is ready: {prepare(options.name)}", soft_wrap=True, highlight=False)
     return 0
 
@@ -252,9 +316,10 @@ def _on_disk(options: argparse.Namespace, results: Path) -> list[tuple[Paper, st
 def _calibrate(options: argparse.Namespace, console: Console) -> int:
     from grpo_replications.shared.harness.calibration_table import write_calibration
 
-    path = write_calibration(results_directory(), options.samples)
-    report = _write_report(None, options.papers, results_directory())
-    console.print(f"Calibration: {_shown(path)}; report: {_shown(report)}", soft_wrap=True, highlight=False)
+    results = results_directory(options)
+    path = write_calibration(results, options.samples)
+    report = _write_report(None, options.papers, results)
+    console.print(f"Calibration: {shown(path)}; report: {shown(report)}", soft_wrap=True, highlight=False)
     return 0
 
 
@@ -289,16 +354,13 @@ def _write_report(paper: Paper | None, papers: Path, results: Path) -> Path:
     known = discover(papers)
     if paper is not None and paper.directory not in [one.directory for one in known]:
         known.append(paper)
-    return build_report(known, results, ROOT if results == (ROOT / "results").resolve() else None)
+    if results == committed_results():
+        return build_report(known, results, ROOT)
+    return build_report([one for one in known if (results / one.name).is_dir()], results)
 
 
 def _titled(paper: Paper) -> str:
     return paper.facts.title + (f", arXiv:{paper.facts.arxiv}" if paper.facts.arxiv else "")
-
-
-def _shown(path: Path) -> str:
-    """A path as short as it can be from where the user stands."""
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def _escaped(text: str) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from grpo_replications.shared.models.settings import BenchmarkSettings, SmallStart
 from grpo_replications.shared.settings import Settings
@@ -132,9 +132,19 @@ class PuzzleTrainingSettings(ComparisonSettings):
 
     people: list[int] = Field(min_length=1, description="people of a puzzle, mixed")
     reward: Literal["strict", "shaped"] = Field(description="what is paid: see `shared.tasks.knights_and_knaves`")
+    parser: Literal["strict", "ar-lopti"] = Field("strict", description="the rule by which an answer is read")
+    layout: Literal["strict", "loose"] = Field("strict", description="whether text may stand around the tags: loose")
+    public: str | None = Field(None, description="hub id or directory of public puzzles; None: drawn by the suite")
+    prompt_ending: str = Field("", description="what the model's answer is begun with, such as <think>")
     warm_steps: int = Field(ge=0, description="supervised steps before all methods; 0 for none")
     warm_batch: int = Field(ge=1, description="puzzles a supervised step")
     warm_lr: float = Field(ge=0, description="learning rate of the supervised steps (AdamW)")
+
+    @model_validator(mode="after")
+    def _taught_answers_begin_themselves(self) -> Self:
+        if self.warm_steps and self.prompt_ending:
+            raise ValueError("prompt_ending needs warm_steps = 0: the supervised start teaches whole answers")
+        return self
 
 
 class MathsTrainingSettings(UpdateSettings, BenchmarkSettings):

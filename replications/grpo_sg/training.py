@@ -89,5 +89,5 @@ def comparison_rows(
     rows += [row(f"final_{name}", run.final(name)) for name in run.curves]
     first = next(iter(run.curves))
     rows += [row("final_accuracy", run.final(first)), row("mean_accuracy", run.mean(first))]
-    planned = settings.rollouts * settings.prompts_per_step * settings.group_size
+    planned = settings.rollouts * settings.mini_batches * settings.prompts_per_step * settings.group_size
     return rows + run_rows(run.history, planned, max(1, settings.eval_every))

@@ -19,9 +19,10 @@ from torch.nn.functional import cross_entropy
 
 from grpo_replications.replications.grpo_sg.settings import PuzzleTrainingSettings
 from grpo_replications.replications.grpo_sg.training import comparison_rows
+from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.harness.jobs import JobContext, Row, row
 from grpo_replications.shared.models import catalog
-from grpo_replications.shared.models.sampling import autocast, prompt_ids
+from grpo_replications.shared.models.sampling import autocast, prompt_ids, prompt_text
 from grpo_replications.shared.tasks import Task, load_task
 
 _FORMAT = 1  # raise when the same settings should give another start
@@ -32,9 +33,11 @@ def training_kk(settings: PuzzleTrainingSettings, seed: int, context: JobContext
     """One method on puzzles with `people` (a list of numbers, mixed), after `warm_steps` supervised steps.
 
     Settings beyond those of `training`: `people`, `reward` ("strict" or "shaped"), `warm_steps`, `warm_batch`,
-    `warm_lr`, and `validation_size` puzzles for each number of people. Rows: those of `comparison_rows` for the sets
+    `warm_lr`, and `validation_size` puzzles for each number of people; `parser`, `layout` and `public` as the task has
+    them; `prompt_ending`, with which the prompt is text that ends so. Rows: those of `comparison_rows` for the sets
     "people_<n>"; `kk_accuracy`, the mean over numbers of people at the end, all by strict accuracy; `shared_puzzles`,
-    how many puzzles training and validation share up to renaming (0).
+    how many puzzles training and validation share up to renaming (0); `left_out_of_train`, how many public training
+    puzzles were left out for that reason.
     """
     people = settings.people
     tasks = {n: _task(settings, [n], seed) for n in people}
@@ -43,11 +46,13 @@ def training_kk(settings: PuzzleTrainingSettings, seed: int, context: JobContext
     if settings.warm_steps:
         name = str(warm_start(settings, seed))
     model, tokenizer = catalog.load(name)
-    sets = {f"people_{n}": each.validation for n, each in tasks.items()}
-    rows = comparison_rows(settings, seed, context, model, tokenizer, task.train, sets, task.rewards)
+    sets = {f"people_{n}": begun(each.validation, tokenizer, settings.prompt_ending) for n, each in tasks.items()}
+    train = begun(task.train, tokenizer, settings.prompt_ending)
+    rows = comparison_rows(settings, seed, context, model, tokenizer, train, sets, task.rewards)
     last = [entry["value"] for entry in rows if entry["metric"] in {f"final_people_{n}_accuracy" for n in people}]
     rows.append(row("kk_accuracy", float(np.mean(last))))
     rows.append(row("shared_puzzles", max(each.settings["shared_puzzles"] for each in (task, *tasks.values()))))
+    rows.append(row("left_out_of_train", task.settings["left_out_of_train"]))
     return rows
 
 
@@ -58,9 +63,26 @@ def _task(settings: PuzzleTrainingSettings, people: list[int], seed: int) -> Tas
         train_size=settings.train_size,
         validation_size=settings.validation_size,
         reward=settings.reward,
+        parser=settings.parser,
+        layout=settings.layout,
+        public=settings.public,
         system_message=settings.system_message,
         seed=seed,
     )
+
+
+def begun(puzzles: Dataset, tokenizer: Any, ending: str) -> Dataset:
+    """The puzzles with their prompts as text that ends in `ending`, the beginning of an answer; as they are for "".
+
+    Raises ReplicationError for a tokenizer that adds tokens to text: the chat template has written them already.
+    """
+    if not ending:
+        return puzzles
+    if tokenizer("a")["input_ids"] != tokenizer("a", add_special_tokens=False)["input_ids"]:
+        raise ReplicationError(
+            'prompt_ending needs a tokenizer that adds no tokens of its own to text; set prompt_ending = "".'
+        )
+    return puzzles.map(lambda puzzle: {"prompt": prompt_text(tokenizer, puzzle["prompt"]) + ending})
 
 
 def warm_start(settings: PuzzleTrainingSettings, seed: int) -> Path:

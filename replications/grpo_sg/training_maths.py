@@ -41,7 +41,7 @@ def training_maths(settings: MathsTrainingSettings, seed: int, context: JobConte
     catalog.prepare(settings.model)
     tests = benchmarks_from(settings.benchmarks)
     train = problems_from(settings.dataset, ungradable="drop").shuffle(seed=seed)
-    planned = settings.rollouts * settings.prompts_per_step * settings.group_size
+    planned = settings.rollouts * settings.mini_batches * settings.prompts_per_step * settings.group_size
     rows, mean = [], {}
     for position, method in enumerate(methods):
         run = run_method(

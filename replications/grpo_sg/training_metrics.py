@@ -15,6 +15,7 @@ import numpy as np
 
 from grpo_replications.shared.harness.jobs import Row, row
 from grpo_replications.shared.planning.run_drift import gradient_norms
+from grpo_replications.shared.training.run import sampling_correction
 
 AUDIT = ("mean", "share_lower", "share_upper", "share_between", "correlation", "inert", "share_isolated")
 """Metrics of the weight audit that a run reports, averaged over its optimizer steps."""
@@ -23,10 +24,11 @@ AUDIT = ("mean", "share_lower", "share_upper", "share_between", "correlation", "
 def run_rows(history: Sequence[dict[str, Any]], planned: int, window: int) -> list[Row]:
     """All rows that a trainer's history gives; `planned` completions should have been sampled.
 
-    Without step: those of `smoothness`, `weights` and `budget`. By step (in rollouts): `grad_norm`, `reward` and
-    `entropy`, each the mean over the `window` rollouts that begin there.
+    Without step: those of `smoothness`, `weights`, `budget` and `sampling_correction`. By step (in rollouts):
+    `grad_norm`, `reward` and `entropy`, each the mean over the `window` rollouts that begin there.
     """
     summary = {**smoothness(history), **weights(history), **budget(history, planned)}
+    summary |= sampling_correction(history)
     rows = [row(name, value) for name, value in summary.items() if math.isfinite(value)]
     for name in ("grad_norm", "reward", "entropy"):
         rows += [row(name, value, step) for step, value in windows(history, name, window)]

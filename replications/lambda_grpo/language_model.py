@@ -15,13 +15,14 @@ from grpo_replications.replications.lambda_grpo.settings import (
     OverlapSettings,
     Table1LanguageModelSettings,
 )
+from grpo_replications.shared.grading.rewards import of_first_box
 from grpo_replications.shared.harness.jobs import JobContext, Row, row
 from grpo_replications.shared.models import catalog
 from grpo_replications.shared.tasks import load_task
 from grpo_replications.shared.tasks.math import SYSTEM_MESSAGE
 from grpo_replications.shared.training.comparison import accuracies, run_method
 from grpo_replications.shared.training.group_log import read_group_log
-from grpo_replications.shared.training.run import passes, run_training
+from grpo_replications.shared.training.run import passes, run_training, sampling_correction
 from grpo_replications.shared.training.settings import TrainingSettings
 from grpo_replications.shared.training.trainer import OneContextGRPOTrainer, TokenWeightedGRPOTrainer
 from grpo_replications.synthetic.binary_tree import BinaryTree
@@ -61,7 +62,8 @@ def table1_lm(settings: Table1LanguageModelSettings, seed: int, context: JobCont
 def overlap(settings: OverlapSettings, seed: int, context: JobContext) -> list[Row]:
     """Prefix trees during a real GRPO run on addition: flat trees, path depth, intermediate proportion by step.
 
-    `*_rise` is the mean over the last fifth of the steps minus the mean over the first fifth.
+    `*_rise` is the mean over the last fifth of the steps minus the mean over the first fifth. With vLLM also what
+    `sampling_correction` gives, here and in `training`.
     """
     train, _, rewards = _data(settings, seed)
     run = run_training(
@@ -91,7 +93,7 @@ def overlap(settings: OverlapSettings, seed: int, context: JobContext) -> list[R
         values = [entry[key] for entry in run.history]
         rise = statistics.fmean(values[-fifth:]) - statistics.fmean(values[:fifth])
         rows.append(row(f"{names[key]}_rise", rise))
-    return rows
+    return rows + [row(name, value) for name, value in sampling_correction(run.history).items()]
 
 
 def training(settings: LearningSettings, seed: int, context: JobContext) -> list[Row]:
@@ -133,7 +135,7 @@ def training(settings: LearningSettings, seed: int, context: JobContext) -> list
     ]
     names = {"reward": "reward", "grad_norm": "grad_norm", "entropy": "entropy", "groups/silent": "silent_share"}
     rows += [row(name, entry[key], step) for step, entry in enumerate(run.history) for key, name in names.items()]
-    return rows
+    return rows + [row(name, value) for name, value in sampling_correction(run.history).items()]
 
 
 def overhead(settings: OverheadSettings, seed: int, context: JobContext) -> list[Row]:
@@ -188,7 +190,8 @@ def _data(settings: Data, seed: int) -> tuple[Dataset, Dataset, list[Any]]:
             system_message=settings.system_message,
             seed=seed,
         )
-    return task.train, task.validation, task.rewards
+    rewards = [of_first_box(reward) for reward in task.rewards] if settings.stop_at_box else task.rewards
+    return task.train, task.validation, rewards
 
 
 def _timing(metric: str, value: float, step: int) -> Row:

@@ -210,13 +210,16 @@ class OverheadSettings(Data):
 
     method: Literal["lambda-grpo"] = Field("lambda-grpo", description="fixed")
     lr: float = Field(0.0, ge=0, le=0, description="fixed")
+    save_every: Literal[0] = Field(0, description="fixed: TRL's own trainers resume no run exactly")
 
 
 class Table2Settings(TrainingSettings, BenchmarkSettings):
-    """`table2`: one model, trained by one method or not at all, on the five benchmarks."""
+    """`table2`: one model, trained by one method or not at all, its best checkpoint on the five benchmarks."""
 
     method: str = Field("grpo", description='as in any training run, or "base", which trains nothing')
     dataset: str = Field(description="hub id or file of the training problems")
+    validation_size: int = Field(ge=1, description="problems of the dataset that are held out to choose a checkpoint")
+    eval_every: int = Field(ge=1, description="optimizer steps from one look at the held-out problems to the next")
     system_message: str | None = Field(None, description="of the prompts; None: the task's own")
     processes: int = Field(ge=1, description="processes of `accelerate launch`, one a GPU")
 

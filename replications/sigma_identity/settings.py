@@ -170,6 +170,7 @@ class OpenSettings(TrainingSettings):
     reward: Literal["addition", "even-length"] = Field("addition", description="even-length: for a random model")
     reference_samples: int = Field(ge=2, description="completions of a prompt that its solve rate is measured by")
     max_rows: int = Field(ge=1, description="prefixes evaluated at once")
+    save_every: Literal[0] = Field(0, description="fixed: what the run looks at is not saved")
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:

@@ -53,11 +53,16 @@ def after_thought(text: str) -> str:
 
 def is_well_formed(text: str) -> bool:
     """Whether the text is `<think>...</think>` and then `<answer>...</answer>`, each once, only space around."""
-    tags = list(LAYOUT_TAGS.finditer(text))
-    if [tag.group() for tag in tags] != ["<think>", "</think>", "<answer>", "</answer>"]:
+    if not has_tags_in_order(text):
         return False
+    tags = list(LAYOUT_TAGS.finditer(text))
     outside = text[: tags[0].start()], text[tags[1].end() : tags[2].start()], text[tags[3].end() :]
     return not any(part.strip() for part in outside)
+
+
+def has_tags_in_order(text: str) -> bool:
+    """Whether the four tags of `is_well_formed` stand in their order, each once, whatever stands around them."""
+    return [tag.group() for tag in LAYOUT_TAGS.finditer(text)] == ["<think>", "</think>", "<answer>", "</answer>"]
 
 
 def last_boxed(text: str) -> str | None:
@@ -90,6 +95,22 @@ def last_boxed(text: str) -> str | None:
                 last_box = (box_start, position + 1)
         position += 1
     return text[slice(*content)] if content else None
+
+
+def first_box(text: str) -> str | None:
+    r"""The first `\boxed{...}` of a text, braces included; None without one or while it is open.
+
+    Every brace counts, escaped ones too: the rule of lambda-GRPO's authors, whose samples end there.
+    """
+    start = text.find("\\boxed{")
+    if start < 0:
+        return None
+    open_braces = 0
+    for position in range(start + len("\\boxed"), len(text)):
+        open_braces += {"{": 1, "}": -1}.get(text[position], 0)
+        if open_braces == 0:
+            return text[start : position + 1]
+    return None
 
 
 def boxed_answer(text: str) -> str | None:

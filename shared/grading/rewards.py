@@ -9,6 +9,7 @@ raises instead of paying a reward, whatever the completion says: check data sets
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import time
@@ -20,6 +21,7 @@ from grpo_replications.shared.grading.completions import (
     Completion,
     boxed_answer,
     completion_text,
+    first_box,
     is_well_formed,
 )
 from grpo_replications.shared.grading.maths_answers import UngradableGoldError, answer_parts
@@ -36,6 +38,7 @@ __all__ = [
     "completion_text",
     "format_reward",
     "is_correct",
+    "of_first_box",
     "partial_credit_reward",
 ]
 
@@ -88,6 +91,16 @@ def _gold_text(gold: Any) -> str:
 def accuracy_reward(completions: Sequence[Completion], solution: Sequence[str], **kwargs: Any) -> list[float]:
     """TRL reward: 1.0 where the boxed answer is the solution, else 0.0. One call grades one batch."""
     return [float(correct) for correct in are_correct(completions, solution)]
+
+
+def of_first_box(reward: RewardFunction) -> RewardFunction:
+    """The reward of a completion's first box alone, in a thought or not: for samples that end there (`stop_at_box`)."""
+
+    @functools.wraps(reward)
+    def of_box(completions: Sequence[Completion], **columns: Any) -> list[float]:
+        return reward(completions=[first_box(completion_text(one)) or "" for one in completions], **columns)
+
+    return of_box
 
 
 def partial_credit_reward(

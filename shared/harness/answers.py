@@ -91,6 +91,8 @@ def count_verdicts(verdicts: Iterable[str]) -> str:
 def _words(lines: Sequence[CheckLine], run: Sequence[CheckLine], rule: str) -> str:
     if len(lines) == 1:
         (line,) = run
+        if len(line.cells) > 1:
+            return line.conditions
         where = "" if line.verdict == REPRODUCED else line.conditions
         return "; ".join(part for part in (line.ours, where) if part)
     verdicts = [line.verdict for line in run]

@@ -16,6 +16,13 @@ A check that is `equivalent` (its whole interval lies inside the margin) counts 
 there is an effect, and there is none of a size that matters; the answer says so in these words.  A claim that two
 things are equal has checks of kind `equivalent`, which are reproduced.
 
+What the front page shows of a paper is written here too, in plain words: `[front]`, and for a claim `short`,
+`reported_short`, `published_found` and `here_found`.  Where some claims have `short`, the others are shown on the
+paper's own page alone.  The numbers in these texts are marks that the report fills in (`shared.harness.number_marks`).
+
+`[figures]`, at the end of the file, names for each figure of the paper's `figures.py` the claims that it is about; the
+report shows it with them.
+
 Keys in `[claim.common]` hold for every check of the claim that does not set them.  A check's `where` is the claim's
 unless it has its own.
 """
@@ -32,13 +39,30 @@ from pydantic import Field, ValidationError, model_validator
 
 from grpo_replications.shared.errors import Problems, ReplicationError
 from grpo_replications.shared.harness.checks import CHECK, CHECK_KEYS, Check, as_list, problem_of
-from grpo_replications.shared.harness.entries import CONTROL, HERE, PUBLISHED, Alias, Entry, Id, Text
+from grpo_replications.shared.harness.entries import CONTROL, HERE, PUBLISHED, Alias, Entry, Id, Names, Text
 from grpo_replications.shared.harness.families import expand
+from grpo_replications.shared.harness.number_marks import problem_in
 from grpo_replications.shared.harness.profiles import Plan, Profile, format_value, read_toml, setting
 
 PAPER, OURS = "paper", "ours"
 UNLIKE_NAME = re.compile(r"[^\w/.:;=@,+ \[\]-]", re.ASCII)
 """What may not stand in the name of a number: LaTeX's `\\csname` cannot look it up."""
+
+
+class Front(Entry):
+    """`[front]`: what the front page says of a paper besides its claims.
+
+    `picture` is a figure of `figures.py`, shown with the caption that was drawn with it or, where it has none, with
+    `caption`: which model, how many seeds, which kind of interval.  `seen` says what to look at.
+    """
+
+    name: Text
+    picture: Text
+    caption: Text
+    seen: Text
+    holds: Text
+    depends_on: Text
+    not_shown: Text
 
 
 class PaperHeader(Entry):
@@ -58,6 +82,8 @@ class PaperHeader(Entry):
     license: str = ""
     short: Alias | None = None
     measured_on: dict[str, Text] = Field(default_factory=dict)
+    front: Front | None = None
+    figures: dict[str, Names] = Field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,13 +97,23 @@ class PaperFacts:
     url: str = ""
     short: str = ""
     measured_on: dict[str, str] = dataclasses.field(default_factory=dict)
+    front: Front | None = None
+    figures: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
 
 class Claim(Entry):
-    """One sentence with its checks; the fields are the keys of `[[claim]]`."""
+    """One sentence with its checks; the fields are the keys of `[[claim]]`.
+
+    `short`, `reported_short`: statement and `reports` for a row of the front page. `published_found`, `here_found`:
+    what was found, beside the verdict; without it the checks say it in their own words.
+    """
 
     id: Id
     statement: Text
+    short: Annotated[str, Field(min_length=1, max_length=70)] | None = None
+    reported_short: Annotated[str, Field(min_length=1, max_length=30)] | None = None
+    published_found: Text | None = None
+    here_found: Text | None = None
     where: Text
     source: Literal["paper", "ours", "control"]
     reports: Text | None = None
@@ -103,10 +139,23 @@ class Claim(Entry):
             raise ValueError("no check decides an answer of the claim")
         if self.source == PAPER and self.reports is None:
             raise ValueError("missing reports: what the paper reports, in words")
-        for answer, key in ((PUBLISHED, "published_setting"), (HERE, "here_setting")):
-            if answer in answers and getattr(self, key) is None:
-                raise ValueError(f"missing {key}")
+        if self.source == PAPER and self.short and not self.reported_short:
+            raise ValueError("a claim with short has reported_short: what the paper reports, in a few words")
+        for answer, named, found in (
+            (PUBLISHED, "published_setting", "published_found"),
+            (HERE, "here_setting", "here_found"),
+        ):
+            if answer in answers and getattr(self, named) is None:
+                raise ValueError(f"missing {named}")
+            if answer not in answers and getattr(self, found) is not None:
+                raise ValueError(f"{found} needs a check that decides this answer")
         return self
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The texts that may hold marks of numbers, by their key."""
+        texts = {"published_found": self.published_found, "here_found": self.here_found}
+        return {key: text for key, text in texts.items() if text}
 
 
 def load_claims(path: Path, profiles: dict[str, Profile] | None) -> tuple[PaperFacts, tuple[Claim, ...]]:
@@ -134,6 +183,9 @@ def load_claims(path: Path, profiles: dict[str, Profile] | None) -> tuple[PaperF
     for alias, times in Counter(check.alias for check in checks if check.alias).items():
         if times > 1:
             problems.add(f"{path}: the alias {alias} is used twice.")
+    for figure, named in (header.figures if header else {}).items():
+        for name in sorted(set(named) - {claim.id for claim in claims}):
+            problems.add(f"{path}, [figures]: {figure} is said to be about {name}, and there is no such claim.")
     for name, times in Counter(entry.id for entry in (*claims, *checks)).items():
         if times > 1:
             problems.add(f"{path}: the id {name} is used twice; claims and checks share their names.")
@@ -148,10 +200,24 @@ def load_claims(path: Path, profiles: dict[str, Profile] | None) -> tuple[PaperF
     unknown = sorted(set(header.measured_on) - set(_experiments(profiles))) if header and profiles is not None else []
     if unknown:
         problems.add(f"{path}: measured_on names {', '.join(unknown)}, and no profile has such an experiment.")
+    _check_marks(path, header, claims, problems)
     problems.raise_any()
+    return _facts(header), tuple(claims)
+
+
+def _facts(header: PaperHeader) -> PaperFacts:
     authors = header.authors if isinstance(header.authors, str) else ", ".join(header.authors)
-    names = (header.short or header.paper, header.measured_on)
-    return PaperFacts(header.paper, header.title, authors, header.arxiv, header.url, *names), tuple(claims)
+    return PaperFacts(
+        slug=header.paper,
+        title=header.title,
+        authors=authors,
+        arxiv=header.arxiv,
+        url=header.url,
+        short=header.short or header.paper,
+        measured_on=header.measured_on,
+        front=header.front,
+        figures=header.figures,
+    )
 
 
 def _parse_claim(entry: dict[str, Any], number: int, path: Path) -> Claim:
@@ -189,6 +255,18 @@ def _parse_claim(entry: dict[str, Any], number: int, path: Path) -> Claim:
 def _experiments(profiles: dict[str, Profile]) -> dict[str, None]:
     """Names of all experiments, in order."""
     return {experiment: None for profile in profiles.values() for experiment in profile.plans}
+
+
+def _check_marks(path: Path, header: PaperHeader | None, claims: list[Claim], problems: Problems) -> None:
+    """Every mark of a number names a check of the paper."""
+    ids = [check.id for claim in claims for check in claim.checks]
+    texts = {f"claim {claim.id}, {key}": text for claim in claims for key, text in claim.texts.items()}
+    if header is not None and header.front is not None:
+        texts |= {f"[front], {key}": text for key, text in header.front.model_dump().items()}
+    for where, text in texts.items():
+        problem = problem_in(text, ids)
+        if problem:
+            problems.add(f"{path}, {where}: {problem}.")
 
 
 def _check_against_profiles(check: Check, profiles: dict[str, Profile], where: str, problems: Problems) -> None:

@@ -15,6 +15,7 @@ import importlib.util
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import threading
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.harness.memory import keep_freed_memory, release_freed_memory
 from grpo_replications.shared.harness.paper_modules import import_from
+from grpo_replications.shared.tracking import RunFacts, Tracking, tracked
 
 if TYPE_CHECKING:
     from grpo_replications.shared.settings import Settings
@@ -55,6 +57,8 @@ def deferred(package: str, module: str, name: str) -> Callable[[Any, Any, JobCon
 
 FORMAT = 1
 RUNNER_KEYS = ("threads",)  # of a cell: what the runner itself reads
+CHECKPOINTS = "checkpoints"
+"""Folders of this name in a job's directory let a killed job go on; they are removed when the job is done."""
 COLUMNS = ("metric", "value", "seed", "step", "timing")
 
 
@@ -223,10 +227,13 @@ def seed_everything(seed: int) -> None:
         torch.set_grad_enabled(True)
 
 
-def run_job(job: Job, paper_directory: Path, jobs_directory: Path, origin: Origin, parent: int | None) -> Outcome:
+def run_job(
+    job: Job, paper_directory: Path, jobs_directory: Path, origin: Origin, tracking: Tracking | None, parent: int | None
+) -> Outcome:
     """Run one job in this process and store its result; never raises an ordinary exception.
 
-    `parent`: process id of the scheduler, after whose death this process ends at once; None on another machine.
+    `tracking`: where its curves go besides, if anywhere.  `parent`: process id of the scheduler, after whose death this
+    process ends at once; None on another machine.
     """
     if parent is not None:
         die_with_parent(parent)
@@ -235,8 +242,10 @@ def run_job(job: Job, paper_directory: Path, jobs_directory: Path, origin: Origi
         jobs_directory.mkdir(parents=True, exist_ok=True)
         error_file.unlink(missing_ok=True)
         with _output_to(jobs_directory / f"{job.stem}.log"):
-            content = _measure(job, paper_directory, jobs_directory, origin)
+            content = _measure(job, paper_directory, jobs_directory, origin, tracking)
         write_atomic(jobs_directory / f"{job.stem}.json", json.dumps(content))
+        for folder in [*(jobs_directory / job.stem).rglob(CHECKPOINTS)]:
+            shutil.rmtree(folder, ignore_errors=True)
         return Outcome("done")
     except ReplicationError as error:
         return Outcome("stop", str(error))
@@ -273,19 +282,24 @@ def die_with_parent(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _measure(job: Job, paper_directory: Path, jobs_directory: Path, origin: Origin) -> dict[str, Any]:
+def _measure(
+    job: Job, paper_directory: Path, jobs_directory: Path, origin: Origin, tracking: Tracking | None
+) -> dict[str, Any]:
     experiment: Experiment = import_from(paper_directory, "experiments").EXPERIMENTS[job.experiment]
     context = JobContext(jobs_directory / job.stem)
     context.progress(0.0)
     keep_freed_memory()
-    seed_everything(job.seeds.start)
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(job.settings["threads"])
-    settings = experiment.parse(job.settings, str(job))
-    start = time.perf_counter()
-    rows = experiment.function(settings, job.seeds if job.seeds_at_once else job.seeds.start, context)
-    seconds = time.perf_counter() - start
-    columns = check_rows(rows, job)
+    with tracked(tracking, run_facts(job, origin)) as run:
+        seed_everything(job.seeds.start)  # after the backend has started, which may draw random numbers
+        if "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(job.settings["threads"])
+        settings = experiment.parse(job.settings, str(job))
+        start = time.perf_counter()
+        rows = experiment.function(settings, job.seeds if job.seeds_at_once else job.seeds.start, context)
+        seconds = time.perf_counter() - start
+        columns = check_rows(rows, job)
+        if run is not None:
+            run.measured(columns)
     return {
         "format": FORMAT,
         "experiment": job.experiment,
@@ -297,6 +311,16 @@ def _measure(job: Job, paper_directory: Path, jobs_directory: Path, origin: Orig
         **origin.__dict__,
         "rows": columns,
     }
+
+
+def run_facts(job: Job, origin: Origin) -> RunFacts:
+    """What a tracked run of a job is called: experiment, settings and seed; tags with seed, method and commit."""
+    seeds = f"seeds-0-{job.seeds.stop - 1}" if job.seeds_at_once else f"seed-{job.seeds.start}"
+    method = job.settings.get("method")
+    commit = (origin.commit or "no-commit")[:12] + ("+" if origin.dirty else "")
+    tags = [job.experiment, seeds, *([f"method-{method}"] if method else []), f"commit-{commit}"]
+    name = " ".join(part for part in (job.experiment, job.label.replace(";", " "), seeds) if part)
+    return RunFacts(name, job.experiment, tuple(tags), job.settings)
 
 
 def _peak_memory() -> int:

@@ -65,12 +65,10 @@ def write_measurements(frame: pd.DataFrame, path: Path) -> None:
     write_atomic(path, bz2.compress(text.to_csv(index=False, lineterminator="\n").encode()))
 
 
-def load_measurements(path: Path | str) -> pd.DataFrame:
-    """Read measurements or timings with every varying setting as a column of its own.
+def read_rows(path: Path | str) -> pd.DataFrame:
+    """The rows of measurements or timings as they are written, in `CSV_COLUMNS`.
 
-    Columns: experiment, settings, seed, step, metric, value, then the settings (numbers parsed; missing where an
-    experiment does not have them).  Raises `ReplicationError` if the file is absent or damaged.  Cost: linear in
-    the rows; each distinct `settings` text is parsed once.
+    Raises `ReplicationError` if the file is absent or damaged.
     """
     try:
         frame = pd.read_csv(
@@ -92,6 +90,16 @@ def load_measurements(path: Path | str) -> pd.DataFrame:
         raise ReplicationError(f"{path} cannot be read ({error}); if it is damaged, run the profile again.") from None
     if list(frame.columns) != CSV_COLUMNS:
         raise ReplicationError(f"{path} has the columns {', '.join(frame.columns)}, not {', '.join(CSV_COLUMNS)}.")
+    return frame
+
+
+def load_measurements(path: Path | str) -> pd.DataFrame:
+    """Read measurements or timings with every varying setting as a column of its own.
+
+    Columns: those of `read_rows`, then the settings (numbers parsed; missing where an experiment does not have them).
+    Raises as `read_rows`.  Cost: linear in the rows; each distinct `settings` text is parsed once.
+    """
+    frame = read_rows(path)
     labels = pd.unique(frame["settings"])
     parsed = [_parse_label(label) for label in labels]
     names = list(dict.fromkeys(name for settings in parsed for name in settings))

@@ -105,6 +105,17 @@ def _check_metrics(paper: Paper, measured: dict[str, dict[str, set[str]]], probl
 
 
 def _check_figures(paper: Paper, problems: Problems) -> None:
+    front = paper.facts.front
+    if front is not None and front.picture not in paper.figures:
+        problems.add(
+            f"{paper.directory / CLAIMS_FILE}, [front]: picture is {front.picture}, which FIGURES of figures.py does "
+            f"not draw; it draws: {', '.join(paper.figures) or 'none'}."
+        )
+    for name in sorted(set(paper.facts.figures) - set(paper.figures)):
+        problems.add(
+            f"{paper.directory / CLAIMS_FILE}, [figures]: FIGURES of figures.py has no {name}; it has: "
+            f"{', '.join(paper.figures) or 'none'}."
+        )
     if not paper.figures:
         return
     module = import_from(paper.directory, "figures")

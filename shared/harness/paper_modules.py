@@ -69,8 +69,11 @@ def packages_of(directory: Path) -> list[Path]:
 
 
 def package_name(packages: list[Path]) -> str:
-    """Dotted name of the first of nested directories, innermost first; the suite's own begin with its import name."""
+    """Dotted name of the first of nested directories, innermost first; the suite's own begin with its import name.
+
+    Installed, they lie inside a directory of that name; in a checkout beside it.
+    """
     names = [part.name for part in packages]
-    if (packages[-1].parent / SUITE / "__init__.py").is_file():
+    if names[-1] != SUITE and (packages[-1].parent / SUITE / "__init__.py").is_file():
         names.append(SUITE)
     return ".".join(reversed(names))

@@ -52,7 +52,8 @@ def git_state(root: Path, paper_directory: Path | None = None) -> GitState:
     that lies outside the checkout, which no commit of it holds.
     """
     commit = _git(root, "rev-parse", "HEAD")
-    if commit is None or _git(root, "rev-parse", "--show-prefix") is None:
+    # Of an installed copy inside another project's repository, git knows no file: the commit is not ours.
+    if commit is None or not _git(root, "ls-files", "--", "."):
         return GitState(None, False, "", ())
     diff = _git(root, "diff", "HEAD", "--binary", "--", ".", *NO_SOURCE) or ""
     directories = [name for name in SOURCE_DIRECTORIES if (root / name).is_dir()]

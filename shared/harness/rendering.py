@@ -1,15 +1,14 @@
-"""A report as a list of blocks -> Markdown, HTML or a terminal.
+"""A text as a list of blocks -> Markdown; claims on a terminal.
 
 Text inside blocks may use two marks, `code` and `**bold**`; everything else stands for itself.
 """
 
 from __future__ import annotations
 
-import html
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table as RichTable
 
@@ -26,12 +25,12 @@ from grpo_replications.shared.harness.verdicts import (
 )
 
 COLORS = {
-    REPRODUCED: ("#1a7f37", "green"),
-    CONDITIONAL: ("#9a6700", "yellow"),
-    NOT_REPRODUCED: ("#cf222e", "red"),
-    EQUIVALENT: ("#0969da", "blue"),
-    INCONCLUSIVE: ("#6e7781", "cyan"),
-    NOT_RUN: ("#8c959f", "bright_black"),
+    REPRODUCED: "green",
+    CONDITIONAL: "yellow",
+    NOT_REPRODUCED: "red",
+    EQUIVALENT: "blue",
+    INCONCLUSIVE: "cyan",
+    NOT_RUN: "bright_black",
 }
 
 
@@ -59,23 +58,14 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Image:
-    """A figure by relative path, with its title and the path of its printable version."""
-
-    path: str
-    title: str
-    printable: str | None = None
-
-
-@dataclass(frozen=True)
 class Details:
     """Blocks that are folded under one line of text until a reader opens them."""
 
     summary: str
-    blocks: Sequence[Heading | Paragraph | Table | Image]
+    blocks: Sequence[Heading | Paragraph | Table]
 
 
-Block = Heading | Paragraph | Table | Image | Details
+Block = Heading | Paragraph | Table | Details
 
 
 def to_markdown(blocks: Sequence[Block]) -> str:
@@ -83,39 +73,20 @@ def to_markdown(blocks: Sequence[Block]) -> str:
     return "\n\n".join(_markdown(block) for block in blocks) + "\n"
 
 
-def to_html(blocks: Sequence[Block], title: str) -> str:
-    """The blocks as one page that needs nothing but the images it links to."""
-    body = "\n".join(_html(block) for block in blocks)
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{html.escape(title)}</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; color: #1f2328; max-width: 75rem; margin: 2rem auto; padding: 0 1rem; }}
-h1, h2, h3 {{ line-height: 1.2; margin-top: 2rem; }}
-.table {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; font-size: 0.85rem; }}
-th, td {{ border: 1px solid #d0d7de; padding: 0.35rem 0.6rem; text-align: left; vertical-align: top; }}
-th {{ background: #f6f8fa; }}
-code {{ background: #f6f8fa; padding: 0.1em 0.3em; border-radius: 3px; overflow-wrap: anywhere; }}
-figure {{ margin: 1.5rem 0; }}
-summary {{ cursor: pointer; padding: 0.3rem 0; }}
-img {{ max-width: 100%; height: auto; }}
-</style>
-</head>
-<body>
-{body}
-</body>
-</html>
-"""
-
-
 def markdown_table(table: Table) -> str:
     """One table as GitHub Markdown; vertical bars and line breaks inside cells are escaped."""
     lines = [table.header, ["---"] * len(table.header), *table.rows]
     return "\n".join("| " + " | ".join(_markdown_cell(cell) for cell in line) + " |" for line in lines)
+
+
+def aligned_table(table: Table) -> str:
+    """The same with cells padded, all but the last column, so that the source too reads as a table."""
+    lines = [[_markdown_cell(cell) for cell in line] for line in (table.header, *table.rows)]
+    widths = [max(cell_len(line[column]) for line in lines) for column in range(len(table.header) - 1)]
+    lines.insert(1, ["-" * width for width in widths] + ["---"])
+    for line in lines:
+        line[:-1] = [cell + " " * (width - cell_len(cell)) for cell, width in zip(line, widths)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def print_claims(console: Console, outcomes: Sequence[ClaimOutcome], counted: Sequence[tuple[str, str]]) -> None:
@@ -148,7 +119,7 @@ def print_claims(console: Console, outcomes: Sequence[ClaimOutcome], counted: Se
 def _colored(answer: Answer | None) -> str:
     if answer is None:
         return "–"
-    words = f"[{COLORS[answer.verdict][1]}]{answer.verdict}[/]"
+    words = f"[{COLORS[answer.verdict]}]{answer.verdict}[/]"
     if answer.verdict == NOT_RUN:
         return words
     return f"{words}\n[dim]{_escape(_shorten(answer.text))}[/]"
@@ -169,10 +140,7 @@ def _markdown(block: Block) -> str:
         return block.text
     if isinstance(block, Table):
         return markdown_table(block)
-    if isinstance(block, Details):
-        return f"<details>\n<summary>{_folded(block.summary)}</summary>\n\n{to_markdown(block.blocks)}\n</details>"
-    link = f" ([PDF]({block.printable}))" if block.printable else ""
-    return f"![{block.title}]({block.path})\n\n*{block.title}*{link}"
+    return f"<details>\n<summary>{_folded(block.summary)}</summary>\n\n{to_markdown(block.blocks)}\n</details>"
 
 
 def _folded(text: str) -> str:
@@ -181,35 +149,3 @@ def _folded(text: str) -> str:
 
 def _markdown_cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
-
-
-def _html(block: Block) -> str:
-    if isinstance(block, Heading):
-        return f"<h{block.level}>{_inline(block.text)}</h{block.level}>"
-    if isinstance(block, Paragraph):
-        return f"<p>{_inline(block.text)}</p>"
-    if isinstance(block, Details):
-        inner = "\n".join(_html(part) for part in block.blocks)
-        return f"<details>\n<summary>{_inline(block.summary)}</summary>\n{inner}\n</details>"
-    if isinstance(block, Table):
-        header = "".join(f"<th>{_inline(cell)}</th>" for cell in block.header)
-        rows = "\n".join("<tr>" + "".join(_html_cell(cell) for cell in row) + "</tr>" for row in block.rows)
-        return f'<div class="table"><table>\n<tr>{header}</tr>\n{rows}\n</table></div>'
-    path, title = html.escape(block.path), html.escape(block.title)
-    link = f' (<a href="{html.escape(block.printable)}">PDF</a>)' if block.printable else ""
-    return f'<figure><img src="{path}" alt="{title}" loading="lazy"><figcaption>{title}{link}</figcaption></figure>'
-
-
-def _html_cell(text: str) -> str:
-    """A cell; the verdict that it starts with, if any, is coloured."""
-    verdict = re.match(r"\*\*([^*]+)\*\*", text)
-    if not verdict or verdict[1] not in COLORS:
-        return f"<td>{_inline(text)}</td>"
-    colored = f'<b style="color: {COLORS[verdict[1]][0]}">{verdict[1]}</b>'
-    return f"<td>{colored}{_inline(text[verdict.end() :])}</td>"
-
-
-def _inline(text: str) -> str:
-    escaped = html.escape(text)
-    escaped = re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped)
-    return re.sub(r"\*\*([^*]+)\*\*", r"<b>\1</b>", escaped)

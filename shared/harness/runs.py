@@ -40,6 +40,8 @@ from grpo_replications.shared.harness.profiles import Plan, Profile
 from grpo_replications.shared.harness.progress import Forecast, RunProgress, duration
 from grpo_replications.shared.harness.provenance import git_state, gpus, machine, origin, package_versions
 from grpo_replications.shared.harness.workers import check_executor, inside_jobs, run_jobs, stop_workers
+from grpo_replications.shared.tracking import DIRECTORY as TRACKED
+from grpo_replications.shared.tracking import Tracking, check_backend, where_it_goes
 
 __all__ = ["Experiment", "JobContext", "Options", "Result", "Row", "jobs_of", "run_profile"]
 
@@ -58,6 +60,8 @@ class Options:
     fresh: bool = False
     executor: str = "local"
     command: str = ""  # as typed, for the record
+    track: str = "none"  # what follows the curves of running jobs, a name of `shared.tracking.BACKENDS`
+    timed_by: Path | None = None  # results of the same profile elsewhere, whose record says how long it takes
 
 
 @dataclass
@@ -89,6 +93,7 @@ def run_profile(paper: Paper, name: str, results: Path, root: Path, console: Con
     KeyboardInterrupt after the workers are gone.
     """
     check_executor(options.executor)
+    check_backend(options.track)
     profile = paper.profile(name)
     problems = definition_problems(paper.directory)
     if problems:
@@ -144,7 +149,11 @@ def _execute(
 ) -> list[tuple[Job, str]]:
     failures = []
     jobs_directory = directory / "jobs"
-    forecast = Forecast(_expected_seconds(profile, jobs, pending, directory))
+    tracking = None
+    if options.track != "none":
+        tracking = Tracking(options.track, directory / TRACKED, (paper.slug, profile.name))
+        console.print(where_it_goes(tracking), markup=False, highlight=False, soft_wrap=True)
+    forecast = Forecast(_expected_seconds(profile, jobs, pending, directory, options.timed_by))
     try:
         with RunProgress(console, forecast) as progress:
             for name, to_do in pending.items():
@@ -156,7 +165,7 @@ def _execute(
                 def tick(unfinished: list[Job], finished: list[int] = finished) -> None:
                     progress.update(finished[0], inside_jobs(unfinished, jobs_directory))
 
-                arguments = (to_do, paper.directory, jobs_directory, source, plan.workers, options.executor)
+                arguments = (to_do, paper.directory, jobs_directory, source, tracking, plan.workers, options.executor)
                 for job, outcome in run_jobs(*arguments, tick):
                     if outcome.status == "stop":
                         raise ReplicationError(f"{job.experiment}: {outcome.message}")
@@ -320,10 +329,15 @@ def _read(directory: Path, job: Job) -> dict[str, Any] | None:
 
 
 def _expected_seconds(
-    profile: Profile, jobs: dict[str, list[Job]], pending: dict[str, list[Job]], directory: Path
+    profile: Profile, jobs: dict[str, list[Job]], pending: dict[str, list[Job]], *directories: Path | None
 ) -> dict[str, float]:
-    """Seconds that the missing jobs of each experiment took last time, or an even share of the budget."""
-    record = read_record(directory).get("experiments", {})
+    """Seconds that the missing jobs of each experiment took last time, or an even share of the budget.
+
+    The first of `directories` whose record knows an experiment says how long it took.
+    """
+    record: dict[str, Any] = {}
+    for directory in directories:
+        record = {**(read_record(directory).get("experiments", {}) if directory else {}), **record}
     share = 60 * (profile.budget_minutes or 10) / len(jobs)
     expected = {}
     for name, list_ in jobs.items():

@@ -82,6 +82,11 @@ def command_for(slug: str, profile: str, experiment: str) -> str:
     return f"make replicate-{slug} PROFILE={profile} ONLY={experiment}"
 
 
+def experiment_of(command: str) -> str:
+    """The experiment that a command of `command_for` measures; empty for any other text."""
+    return command.rpartition(" ONLY=")[2] if " ONLY=" in command else ""
+
+
 def evaluate(check: Check, slug: str, profile: str, measurements: pd.DataFrame, timings: pd.DataFrame) -> Verdict:
     """The verdict on one check from the measurements and timings of one profile.
 

@@ -22,6 +22,7 @@ from joblib.externals.loky import get_reusable_executor
 
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.harness.jobs import Job, Origin, Outcome, run_job
+from grpo_replications.shared.tracking import Tracking
 
 POLL_SECONDS = 0.5
 IDLE_SECONDS = 600
@@ -36,6 +37,7 @@ def run_jobs(
     paper_directory: Path,
     jobs_directory: Path,
     origin: Origin,
+    tracking: Tracking | None,
     workers: int,
     executor: str,
     tick: Callable[[list[Job]], None],
@@ -45,7 +47,7 @@ def run_jobs(
     `tick` is called about twice a second with the jobs that are not finished.  A process that dies takes no other job
     with it: the jobs that were running are tried once more, each alone.
     """
-    arguments = (paper_directory, jobs_directory, origin)
+    arguments = (paper_directory, jobs_directory, origin, tracking)
     if not jobs:
         return
     if executor == "ray":
@@ -115,7 +117,7 @@ def _environment(threads: int) -> dict[str, str]:
 
 def _run_batch(
     jobs: list[Job],
-    arguments: tuple[Path, Path, Origin],
+    arguments: tuple[Path, Path, Origin, Tracking | None],
     workers: int,
     threads: int,
     tick: Callable[[list[Job]], None],
@@ -149,7 +151,9 @@ def _run_batch(
             yield job, None
 
 
-def _run_ray(jobs: list[Job], arguments: tuple[Path, Path, Origin], workers: int) -> Iterator[tuple[Job, Outcome]]:
+def _run_ray(
+    jobs: list[Job], arguments: tuple[Path, Path, Origin, Tracking | None], workers: int
+) -> Iterator[tuple[Job, Outcome]]:
     """The same jobs on a ray cluster whose nodes share this file system; outcomes come when all are done.
 
     joblib would run a single worker's jobs inside this process, so it is given two and fed one job at a time.

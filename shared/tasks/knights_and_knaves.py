@@ -13,14 +13,19 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
 
 from grpo_replications.shared.errors import ReplicationError
-from grpo_replications.shared.grading.completions import Completion, completion_text, is_well_formed
+from grpo_replications.shared.grading.completions import (
+    Completion,
+    completion_text,
+    has_tags_in_order,
+    is_well_formed,
+)
 from grpo_replications.shared.grading.puzzle_answers import PARSERS, Parser, parse_answer, parse_answer_ar_lopti
 from grpo_replications.shared.tables import read_table
 from grpo_replications.shared.tasks import RewardFunction, Task
@@ -32,6 +37,7 @@ from grpo_replications.shared.tasks.puzzles.drawing import (
     Puzzle,
     draw_puzzle,
 )
+from grpo_replications.shared.tasks.puzzles.public import public_files
 from grpo_replications.shared.tasks.puzzles.statements import Statements, canonical_form, parse_statements, solutions
 
 __all__ = [
@@ -60,6 +66,7 @@ SYSTEM_MESSAGE = (
     "numbered, between <answer> and </answer>, like this: <think>your reasoning</think><answer>(1) NAME is a knight\n"
     "(2) NAME is a knave</answer>"
 )
+Layout = Callable[[str], bool]
 DEFAULT_SIZES = {"train": 2000, "validation": 200}
 HELD_OUT = 4  # one canonical form in so many belongs to the validation side
 PATIENCE = 5_000  # draws in a row without a new puzzle before the generator gives up: about a second
@@ -74,6 +81,8 @@ def load(
     width: int = 2,
     reward: str = "strict",
     parser: str = "strict",
+    layout: str = "strict",
+    public: str | None = None,
     train_path: str | Sequence[str] | None = None,
     validation_path: str | Sequence[str] | None = None,
     seed: int = 0,
@@ -84,10 +93,14 @@ def load(
     `reward`: "strict" (1 for the whole answer, else 0) or "shaped" (`shaped_reward`, 3 / -0.5 / -1 / -3). `parser`, the
     rule by which an answer is read: "strict", which pays in no doubtful case, or "ar-lopti", the looser one of the
     AR-Lopti code, only to compare with that paper's numbers (see `shared.grading.puzzle_answers`). `depth`, `width`:
-    see `draw_puzzle`. `train_path`, `validation_path`: files to read in place of drawing puzzles (all of them, or the
-    first so many); training puzzles that the validation files hold are left out and counted. Sizes are 2000 and 200
-    drawn puzzles unless given. `seed` decides the training puzzles or, with files, their order; the validation puzzles
-    do not depend on it. Validation puzzles all differ in canonical form, training puzzles as written.
+    see `draw_puzzle`. `layout`, what the shaped reward calls well formed: "strict", only space around the tags, or
+    "loose", text too, as AR-Lopti's code has it. A prompt that is text and ends in `<think>` counts as the first tag.
+    `public`: a hub id or a directory with the files of K-and-K/knights-and-knaves, of which each number of people has
+    900 training puzzles and 100 others for validation, as in AR-Lopti's setting. `train_path`, `validation_path`: files
+    to read in place of drawing puzzles (all of them, or the first so many); training puzzles that the validation files
+    hold are left out and counted. Sizes are 2000 and 200 drawn puzzles unless given. `seed` decides the training
+    puzzles or, with files, their order; the validation puzzles do not depend on it. Validation puzzles all differ in
+    canonical form, training puzzles as written.
 
     Rows have `prompt` (chat messages), `names` and `roles` (lists, in the same order), `answer`, `people`, `statements`
     and `puzzle` (a hash of the canonical form). `Task.settings` adds `split_proof` of the two data sets. Raises
@@ -97,41 +110,49 @@ def load(
         raise ReplicationError(f"parser must be one of {', '.join(PARSERS)}, not {parser!r}.")
     if reward not in _REWARDS[parser]:
         raise ReplicationError(f"reward must be one of {', '.join(_REWARDS[parser])}, not {reward!r}.")
+    if layout not in _LAYOUTS:
+        raise ReplicationError(f"layout must be one of {', '.join(_LAYOUTS)}, not {layout!r}.")
+    if public is not None and (train_path is not None or validation_path is not None):
+        raise ReplicationError("public names all files; give it, or train_path and validation_path.")
     counts = _people(people)
     held_out_counts = counts if validation_people is None else _people(validation_people)
     if not 2 <= depth <= 4 or not 2 <= width <= 3:
         raise ReplicationError(f"depth must be 2, 3 or 4 and width 2 or 3, not {depth} and {width}.")
 
-    if validation_path is None:
-        validation = _draw("validation", validation_size, held_out_counts, depth, width, seed=0)
+    if public is not None:
+        validation = _public(public, "validation", held_out_counts)
+    elif validation_path is not None:
+        validation = _read_all(validation_path)
     else:
-        validation = _read_all(validation_path)[: _check_size(validation_size)]
+        validation = _draw("validation", validation_size, held_out_counts, depth, width, seed=0)
     held_out = frozenset(canonical_form(puzzle.statements) for puzzle in validation)
+    validation = validation[: _check_size(validation_size)]
 
     left_out = 0
-    if train_path is None:
+    if public is None and train_path is None:
         train = _draw("train", train_size, counts, depth, width, seed, exclude=held_out)
     else:
-        read = _read_all(train_path)
+        read = _read_all(train_path) if public is None else _public(public, "train", counts)
         train = [puzzle for puzzle in read if canonical_form(puzzle.statements) not in held_out]
         left_out = len(read) - len(train)
         random.Random(f"knights-and-knaves/order/{seed}").shuffle(train)
         train = train[: _check_size(train_size)]
         if not train:
-            raise ReplicationError(f"No training puzzle is left in {train_path}: validation holds all {left_out}.")
+            raise ReplicationError(f"No training puzzle is left in {public or train_path}: validation holds them all.")
 
     train_rows, validation_rows = _dataset(train, system_message), _dataset(validation, system_message)
     return Task(
         name="knights-and-knaves",
         train=train_rows,
         validation=validation_rows,
-        rewards=list(_REWARDS[parser][reward]),
+        rewards=list(_rewards(parser, reward, layout)),
         build_prompt=lambda text: build_prompt(text, system_message),
         settings={
             "people": counts if train_path is None else _counts_in(train),
             "validation_people": held_out_counts if validation_path is None else _counts_in(validation),
             "train_size": len(train),
             "validation_size": len(validation), "depth": depth, "width": width, "reward": reward, "parser": parser,
+            "layout": layout, "public": public,
             "train_path": train_path, "validation_path": validation_path, "seed": seed,
             "system_message": system_message, "left_out_of_train": left_out,
             **split_proof(train_rows, validation_rows),
@@ -184,9 +205,26 @@ def strict_reward(
     return [float(answer == gold) for _, answer, gold in _read_answers(completions, names, roles)]
 
 
-def format_reward(completions: Sequence[Completion], **kwargs: Any) -> list[float]:
-    """TRL reward: 1.0 for `<think>...</think><answer>...</answer>` with only space around, else -1.0."""
-    return [1.0 if is_well_formed(completion_text(completion)) else -1.0 for completion in completions]
+def format_reward(
+    completions: Sequence[Completion],
+    prompts: Sequence[Any] | None = None,
+    layout: Layout = is_well_formed,
+    **kwargs: Any,
+) -> list[float]:
+    """TRL reward: 1.0 for `<think>...</think><answer>...</answer>` with only space around, else -1.0.
+
+    Of a prompt that is text and ends in `<think>`, this tag is part of what is looked at.
+    """
+    return [1.0 if layout(text) else -1.0 for text in _whole_texts(completions, prompts)]
+
+
+def _whole_texts(completions: Sequence[Completion], prompts: Sequence[Any] | None) -> list[str]:
+    """Completions as text, with the `<think>` that their prompt ended in."""
+    texts = [completion_text(completion) for completion in completions]
+    if prompts is None:
+        return texts
+    begun = [isinstance(prompt, str) and prompt.rstrip().endswith("<think>") for prompt in prompts]
+    return ["<think>" * before + text for before, text in zip(begun, texts, strict=True)]
 
 
 def ar_lopti_reward(
@@ -202,18 +240,22 @@ def answer_reward(
     names: Sequence[Sequence[str]],
     roles: Sequence[Sequence[str]],
     parse: Parser = parse_answer,
+    prompts: Sequence[Any] | None = None,
+    layout: Layout = is_well_formed,
     **kwargs: Any,
 ) -> list[float]:
     """TRL reward: 2.0 for the right answer, -1.5 for a wrong one, -2.0 for none or for one in a bad format."""
+    texts = _whole_texts(completions, prompts)
     return [
-        -2.0 if answer is None or not is_well_formed(text) else 2.0 if answer == gold else -1.5
-        for text, answer, gold in _read_answers(completions, names, roles, parse)
+        -2.0 if answer is None or not layout(text) else 2.0 if answer == gold else -1.5
+        for text, (_, answer, gold) in zip(texts, _read_answers(completions, names, roles, parse), strict=True)
     ]
 
 
 def shaped_reward(completions: Sequence[Completion], **columns: Any) -> list[float]:
     """TRL reward: `format_reward` plus `answer_reward`: 3 right, -0.5 wrong, -1 unreadable, -3 in a bad format."""
-    return [a + b for a, b in zip(format_reward(completions), answer_reward(completions, **columns))]
+    formats, answers = format_reward(completions, **columns), answer_reward(completions, **columns)
+    return [a + b for a, b in zip(formats, answers, strict=True)]
 
 
 def shaping_reward(completions: Sequence[Completion], **columns: Any) -> list[float]:
@@ -227,11 +269,29 @@ def ar_lopti_shaping_reward(completions: Sequence[Completion], **columns: Any) -
     return [a - b for a, b in zip(shaped, ar_lopti_reward(completions, **columns))]
 
 
+def loose_shaping_reward(completions: Sequence[Completion], **columns: Any) -> list[float]:
+    """TRL reward: `shaping_reward` where text may stand around the tags."""
+    return shaping_reward(completions, **{**columns, "layout": has_tags_in_order})
+
+
+def ar_lopti_loose_shaping_reward(completions: Sequence[Completion], **columns: Any) -> list[float]:
+    """TRL reward: `ar_lopti_shaping_reward` where text may stand around the tags, as in that paper's code."""
+    return ar_lopti_shaping_reward(completions, **{**columns, "layout": has_tags_in_order})
+
+
+_LAYOUTS = ("strict", "loose")
 # The first is 1.0 exactly where a completion is correct, as a task's first reward has to be; TRL sums them.
 _REWARDS: dict[str, dict[str, tuple[RewardFunction, ...]]] = {
     "strict": {"strict": (strict_reward,), "shaped": (strict_reward, shaping_reward)},
     "ar-lopti": {"strict": (ar_lopti_reward,), "shaped": (ar_lopti_reward, ar_lopti_shaping_reward)},
 }
+_LOOSE = {shaping_reward: loose_shaping_reward, ar_lopti_shaping_reward: ar_lopti_loose_shaping_reward}
+
+
+def _rewards(parser: str, reward: str, layout: str) -> tuple[RewardFunction, ...]:
+    return tuple(
+        _LOOSE.get(function, function) if layout == "loose" else function for function in _REWARDS[parser][reward]
+    )
 
 
 def read_puzzles(path: str | Path) -> list[Puzzle]:
@@ -272,6 +332,11 @@ def _checked_puzzle(where: str, text: Any, names: Any, solution: Any, statements
 def _read_all(paths: str | Sequence[str]) -> list[Puzzle]:
     files = [paths] if isinstance(paths, (str, Path)) else list(paths)
     return [puzzle for path in files for puzzle in read_puzzles(path)]
+
+
+def _public(source: str, side: str, counts: list[int]) -> list[Puzzle]:
+    """Public puzzles of one side, in the order of the files."""
+    return [puzzle for path, rows in public_files(source, side, counts) for puzzle in read_puzzles(path)[rows]]
 
 
 def _read_answers(

@@ -112,9 +112,12 @@ def benchmark(
     return problems
 
 
-def benchmarks_from(entries: Sequence[str]) -> dict[str, Dataset]:
+def benchmarks_from(entries: Sequence[str], system_message: str = SYSTEM_MESSAGE) -> dict[str, Dataset]:
     """Benchmarks by name, from entries `name` or `name=path-or-hub-id`; problems that cannot be graded are left out."""
-    return {name: benchmark(name, source, ungradable="drop") for name, source in map(benchmark_source, entries)}
+    return {
+        name: benchmark(name, source, ungradable="drop", system_message=system_message)
+        for name, source in map(benchmark_source, entries)
+    }
 
 
 def benchmark_source(entry: str) -> tuple[str, str | None]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.training.settings import MethodSettings, TrainingSettings, UpdateSettings
-from grpo_replications.shared.training.token_weights import token_weighting
+from grpo_replications.shared.training.token_weights import passes, token_weighting
 
 CHOICES = {"importance_sampling_level": ("token", "sequence"), "vllm_mode": ("server", "colocate")}
 """Values of options that TRL looks at only in the middle of a step."""
@@ -37,6 +37,13 @@ def check_training(settings: UpdateSettings) -> None:
             weighting = token_weighting(method, **settings.method_options())
         except (KeyError, ValueError) as error:
             raise ReplicationError(f"method = {method!r}: {error.args[0]}.") from error
+        if settings.save_every:
+            window = passes(MethodSettings.of(settings, method=method))
+            if settings.save_every % window:
+                raise ReplicationError(
+                    f"save_every = {settings.save_every} would save inside a rollout, from where no run can go on: "
+                    f"{method!r} makes {window} optimizer steps of one. Make it a multiple of {window}."
+                )
         if settings.trl:
             # What an experiment decides itself (None here) is none of TRL's further options.
             decided = {name: value for name, value in TrainingSettings.defaults().items() if name in DECIDED_LATER}

@@ -7,8 +7,8 @@ KL coefficient and estimator, updates per batch, precision, optimizer, gradient 
 from __future__ import annotations
 
 import logging
-import tempfile
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,24 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
 from trl import GRPOConfig
 
+from grpo_replications.shared import tracking
 from grpo_replications.shared.models import catalog
-from grpo_replications.shared.training.settings import MethodSettings, TrainingSettings
-from grpo_replications.shared.training.token_weights import Weighting, token_weighting
+from grpo_replications.shared.training.checkpoints import (
+    add_observation,
+    newest_checkpoint,
+    output_directory,
+    read_observations,
+    restore_finished,
+)
+from grpo_replications.shared.training.settings import TrainingSettings
+from grpo_replications.shared.training.token_weights import method_weighting, passes
 from grpo_replications.shared.training.trainer import TokenWeightedGRPOTrainer
 
 # The fused AdamW is two to four times faster than the default one on a CPU, where it is bound by memory.
 _OPTIMIZERS = {"adam": "adamw_torch_fused", "sgd": "sgd"}
+
+
+__all__ = ["TrainingRun", "grpo_config", "method_weighting", "passes", "run_training", "sampling_correction"]
 
 
 @dataclass
@@ -46,7 +57,8 @@ def grpo_config(settings: TrainingSettings, seed: int, directory: str | Path) ->
     A step samples `prompts_per_step * group_size` completions over all processes and makes `num_iterations` passes.
     Constant learning rate, no weight decay, no warm-up; KL by the k3 estimator without importance correction.
     `scale_rewards`: what centered rewards are divided by: "group" or "batch", its sample standard deviation plus 1e-4;
-    "none", nothing (Dr. GRPO). What the table `trl` names replaces what is stated here.
+    "none", nothing (Dr. GRPO). A rollout sampled with vLLM is corrected for vLLM's own log-probabilities as TRL does by
+    default (completions whose ratio exceeds 3 are masked). What the table `trl` names replaces what is stated here.
     Raises ValueError for completions that do not divide among processes, and as GRPOConfig does.
     """
     on_gpu = torch.cuda.is_available()
@@ -89,25 +101,25 @@ def grpo_config(settings: TrainingSettings, seed: int, directory: str | Path) ->
         use_cpu=not on_gpu,
         gradient_checkpointing=settings.gradient_checkpointing,
         use_vllm=settings.use_vllm,
+        vllm_mode="colocate",
+        vllm_gpu_memory_utilization=0.3,
+        vllm_importance_sampling_correction=True,
+        vllm_importance_sampling_mode="sequence_mask",
+        vllm_importance_sampling_clip_max=3.0,
         logging_steps=1,
         logging_first_step=True,
         report_to="none",
-        save_strategy="no",
+        save_strategy="steps" if settings.save_every else "no",
+        save_steps=settings.save_every or 1,
+        save_total_limit=2,  # the newest may be half written when the run is killed
         eval_strategy="no",
         disable_tqdm=True,
         remove_unused_columns=False,
         dataloader_pin_memory=on_gpu,
     )
+    if settings.mini_batches > 1:
+        stated["steps_per_generation"] = settings.mini_batches * settings.gradient_accumulation_steps
     return GRPOConfig(**{**stated, **settings.trl})
-
-
-def passes(settings: MethodSettings) -> int:
-    """Optimizer steps that a run makes on each rollout: Lopti makes 2, other methods `num_iterations`.
-
-    `steps` counts optimizer steps, so a comparison at equal samples sets it to rollouts x passes.
-    """
-    weighting = method_weighting(settings)
-    return 2 if weighting is not None and weighting.isolation is not None else settings.num_iterations
 
 
 def run_training(
@@ -130,7 +142,8 @@ def run_training(
     updates per batch makes half as many rollouts in its `steps`. `model`, `tokenizer`: given, or loaded by the
     settings' name. `observe(model, step)` measures the policy every `observe_every` steps, before the
     step is made and once at the end; it must draw nothing from torch's global generator. The group log is written
-    to `directory/groups.jsonl`. Raises ReplicationError as the trainer and the model loader do, ValueError as
+    to `directory/groups.jsonl`. With `save_every` a run that was killed goes on from its last checkpoint in
+    `directory`, by the same call. Raises ReplicationError as the trainer and the model loader do, ValueError as
     `grpo_config` does, KeyError for an unknown method.
     """
     weighting = method_weighting(settings)
@@ -138,20 +151,31 @@ def run_training(
         model, tokenizer = catalog.load(settings.model)
     log = Path(directory) / "groups.jsonl"
     run = TrainingRun([], model, tokenizer, log)
-    callbacks: list[TrainerCallback] = [_Observer(run, observe, observe_every)] if observe and observe_every else []
-    if progress is not None:
-        callbacks.append(_Progress(progress, settings.steps))
     extra = {}
     if issubclass(trainer_class, TokenWeightedGRPOTrainer):
-        extra = {"max_redraws": settings.max_redraws, "redraw": settings.redraw}
+        extra = {"max_redraws": settings.max_redraws, "redraw": settings.redraw, "stop_at_box": settings.stop_at_box}
         extra |= {"token_weight": weighting, "group_log": log}
-    elif settings.max_redraws:
-        raise ValueError(f"{trainer_class.__name__} redraws no silent groups; set max_redraws to 0")
-    with tempfile.TemporaryDirectory(prefix="trl-") as scratch, _quiet():
+    elif settings.max_redraws or settings.stop_at_box or settings.save_every:
+        raise ValueError(
+            f"{trainer_class.__name__} redraws no silent groups, stops at no box and resumes no run exactly; leave "
+            "max_redraws and save_every at 0 and stop_at_box at false"
+        )
+    with output_directory(Path(directory), bool(settings.save_every)) as output, _quiet():
+        saved = newest_checkpoint(output)
+        ended = saved is not None and saved[1] >= settings.steps
+        callbacks: list[TrainerCallback] = []
+        if observe and observe_every:
+            run.observations = read_observations(output, settings.steps + 1 if ended else saved[1] if saved else 0)
+            callbacks.append(_Observer(run, observe, observe_every, output if settings.save_every else None))
+        if progress is not None:
+            callbacks.append(_Progress(progress, settings.steps))
+        tracked = tracking.current()
+        if tracked is not None:
+            callbacks.append(_Tracked(tracked))
         trainer = trainer_class(
             model=model,
             reward_funcs=reward_functions,
-            args=grpo_config(settings, seed, scratch),
+            args=grpo_config(settings, seed, output),
             train_dataset=train_dataset,
             processing_class=tokenizer,
             callbacks=callbacks,
@@ -159,15 +183,30 @@ def run_training(
             **extra,
         )
         trainer.remove_callback(PrinterCallback)
-        trainer.train()
+        if ended:
+            restore_finished(trainer, saved[0])
+            for callback in callbacks:
+                callback.on_train_end(trainer.args, trainer.state, trainer.control, model=trainer.model)
+        else:
+            trainer.train(resume_from_checkpoint=None if saved is None else str(saved[0]))
     run.model = trainer.model
     run.history = [entry for entry in trainer.state.log_history if "loss" in entry]
     return run
 
 
-def method_weighting(settings: MethodSettings) -> Weighting | None:
-    """The token weight of the settings' method with its options; None for plain GRPO."""
-    return token_weighting(settings.method, **settings.method_options())
+def sampling_correction(history: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """What TRL's correction for vLLM's log-probabilities did, over the rollouts of a run; empty where there was none.
+
+    `sampling_ratio_least`, `_mean` and `_largest`: of the ratio that a token's (or completion's) term is multiplied by.
+    """
+    kinds = {"least": ("min", min), "mean": ("mean", statistics.fmean), "largest": ("max", max)}
+    found = {}
+    for name, (theirs, summary) in kinds.items():
+        key = f"sampling/importance_sampling_ratio/{theirs}"
+        values = [entry[key] for entry in history if key in entry]
+        if values:
+            found[f"sampling_ratio_{name}"] = float(summary(values))
+    return found
 
 
 def _lora(settings: TrainingSettings) -> Any:
@@ -191,21 +230,27 @@ def _world_size() -> int:
 
 
 class _Observer(TrainerCallback):
-    def __init__(self, run: TrainingRun, observe: Callable[[Any, int], dict[str, float]], every: int) -> None:
-        self.run, self.observe, self.every = run, observe, every
+    def __init__(
+        self, run: TrainingRun, observe: Callable[[Any, int], dict[str, float]], every: int, folder: Path | None
+    ) -> None:
+        self.run, self.observe, self.every, self.folder = run, observe, every, folder
 
-    def _look(self, model: Any, step: int) -> None:
+    def _look(self, model: Any, state: Any) -> None:
         training = model.training
         model.eval()
-        self.run.observations.append((step, self.observe(model, step)))
+        seen = dict(self.observe(model, state.global_step))
+        self.run.observations.append((state.global_step, seen))
+        if self.folder is not None and state.is_world_process_zero:
+            add_observation(self.folder, state.global_step, seen)
         model.train(training)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step % self.every == 0:
-            self._look(kwargs["model"], state.global_step)
+            self._look(kwargs["model"], state)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._look(kwargs["model"], state.global_step)
+        if not self.run.observations or self.run.observations[-1][0] < state.global_step:
+            self._look(kwargs["model"], state)
 
 
 class _Progress(TrainerCallback):
@@ -214,6 +259,17 @@ class _Progress(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.progress(state.global_step / self.steps)
+
+
+class _Tracked(TrainerCallback):
+    """Logs each step to the tracked run of this job, every training run of it under a name of its own."""
+
+    def __init__(self, run: tracking.TrackedRun) -> None:
+        self.run, self.section = run, run.section("train")
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            self.run.log(self.section, state.global_step, logs or {})
 
 
 class _quiet:

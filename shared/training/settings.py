@@ -34,6 +34,9 @@ class UpdateSettings(Settings):
     )
     beta: float = Field(0.0, ge=0, description="coefficient of the KL term (k3 estimator)")
     num_iterations: int = Field(1, ge=1, description="passes over a rollout")
+    mini_batches: int = Field(
+        1, ge=1, description="optimizer steps of a pass over a rollout, which has so many times prompts_per_step groups"
+    )
     max_redraws: int = Field(0, ge=0, description="how often a silent group is drawn again at most")
     redraw: Literal["samples", "prompts"] = Field("prompts", description="what a redraw draws anew")
     gradient_accumulation_steps: int = Field(1, ge=1, description="micro-batches an optimizer step")
@@ -43,6 +46,10 @@ class UpdateSettings(Settings):
     lora_dropout: float = Field(0.05, ge=0, lt=1, description="dropout of the adapter")
     gradient_checkpointing: bool = Field(False, description="compute activations twice and keep few of them")
     use_vllm: bool = Field(False, description="sample with vLLM")
+    stop_at_box: bool = Field(False, description="mathematics: a completion ends where its first box closes")
+    save_every: int = Field(
+        0, ge=0, description="optimizer steps from one checkpoint to the next, from which a killed run goes on; 0: none"
+    )
     alpha: float | None = Field(None, description="slope of the token weight; None: the method's own, as for all below")
     tau: float | None = Field(None, gt=0, description="temperature of the sharpness-guided weight")
     mu: float | None = Field(None, description="offset of the sharpness-guided weight")

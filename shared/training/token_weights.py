@@ -37,7 +37,7 @@ from grpo_replications.shared.theory.weighting import (
     TokenWeight,
     Weighting,
 )
-from grpo_replications.shared.training.settings import METHOD_OPTIONS
+from grpo_replications.shared.training.settings import METHOD_OPTIONS, MethodSettings
 
 __all__ = [
     "TOKEN_WEIGHTS",
@@ -207,3 +207,20 @@ class _Gate(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (weights,) = ctx.saved_tensors
         return gradient * weights, None
+
+
+def method_weighting(settings: MethodSettings) -> Weighting | None:
+    """The token weight of the settings' method with its options; None for plain GRPO."""
+    return token_weighting(settings.method, **settings.method_options())
+
+
+def passes(settings: MethodSettings) -> int:
+    """Optimizer steps that a run makes on each rollout: its mini-batches, `num_iterations` times (twice for Lopti).
+
+    `steps` counts optimizer steps, so a comparison at equal samples sets it to rollouts x passes.
+    """
+    weighting = method_weighting(settings)
+    repeats = 2 if weighting is not None and weighting.isolation is not None else settings.num_iterations
+    accumulation = settings.gradient_accumulation_steps
+    micro_batches = settings.trl.get("steps_per_generation", settings.mini_batches * accumulation)
+    return repeats * max(1, micro_batches // accumulation)

@@ -15,6 +15,7 @@ Departures from `trl.GRPOTrainer`, all of them additions around it; its loss is 
    suppressed tokens) are left out of training's samples, and named once.
 7. **Resuming** is exact or refused (`resume`).
 8. **Dynamic sampling**, where asked for: silent groups are redrawn up to a bound (`shared.training.dynamic_sampling`).
+9. **Samples end at their first box**, where asked for (`shared.training.box_stop`).
 
 Weights and trees need whole groups: completions are gathered from all processes first and sliced back after.
 """
@@ -41,6 +42,7 @@ from trl.trainer.utils import get_config_model_id
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.grading.rewards import completion_text
 from grpo_replications.shared.theory.process_sets import TreeStatistics, tree_statistics
+from grpo_replications.shared.training.box_stop import StopAtBox
 from grpo_replications.shared.training.config import described, options, sources
 from grpo_replications.shared.training.dynamic_sampling import (
     DynamicSampling,
@@ -88,7 +90,7 @@ class _Rollout:
     rewards: Tensor  # (B,) their weighted sum; NaN where none gave a number
 
 
-class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, PolicySamples, OneContextGRPOTrainer):
+class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, StopAtBox, PolicySamples, OneContextGRPOTrainer):
     """`trl.GRPOTrainer` plus token weights, redraws of silent groups and a group log; other arguments are TRL's.
 
     `token_weight`: a method's name ("sharpness", "lopti", "lambda-grpo*sharpness", ...), what `token_weighting` makes
@@ -98,6 +100,7 @@ class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, PolicySamples, OneC
     `log_token_ids`: whether the group log holds token ids. `max_redraws`: how often a silent group is redrawn at most
     (0: never); `redraw`: "prompts" goes on to another prompt, as DAPO does; "samples" stays with the prompt.
     All of them can stand in the config instead (`TokenWeightedGRPOConfig`); where given nowhere, DEFAULTS hold.
+    `stop_at_box`, an argument alone: whether a completion ends where its first `\\boxed{}` closes.
     Raises ReplicationError for settings that cannot work (see `check_settings` and `check_redraws`).
     """
 
@@ -110,6 +113,7 @@ class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, PolicySamples, OneC
         log_token_ids: bool | None = None,
         max_redraws: int | None = None,
         redraw: str | None = None,
+        stop_at_box: bool = False,
         **kwargs: Any,
     ) -> None:
         call = inspect.signature(GRPOTrainer.__init__).bind(self, *args, **kwargs)
@@ -141,6 +145,7 @@ class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, PolicySamples, OneC
         self._weighted_loss = WeightedLoss(weighting, self.accelerator, self._record, self._set_count)
         self.success_reward = success_reward
         self.max_redraws, self.redraw = max_redraws, redraw
+        self.stop_at_box = stop_at_box
         self.group_log = log
         self.reward_funcs = [finite(function) for function in self.reward_funcs]
         self._rollout: _Rollout | None = None
@@ -165,7 +170,7 @@ class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, PolicySamples, OneC
 
     def _settings(self) -> dict[str, Any]:
         own = {"token_weight": described(self.weighting), "max_redraws": self.max_redraws, "redraw": self.redraw}
-        return {**super()._settings(), **own}
+        return {**super()._settings(), **own, "stop_at_box": self.stop_at_box}
 
     # --- sampling -----------------------------------------------------------------------------------------------------
 

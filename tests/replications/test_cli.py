@@ -71,7 +71,7 @@ def test_run_goes_all_the_way_to_the_report(replicate: Run, tmp_path: Path) -> N
     for name in ("REPORT.md", "index.html", "numbers.csv", "numbers.tex"):
         assert (tmp_path / "results" / name).is_file(), name
     assert "Profile quick: a few seconds" in printed and "draw, batch" in printed
-    assert "as published: 1 reproduced, 1 not run" in printed and "REPORT.md" in printed
+    assert "as published       1 reproduced, 1 not run (of 2)" in printed and "report " in printed
     assert "replicate run toy_paper --workers 1" in (directory / "record.json").read_text()
 
     for command in (
@@ -181,7 +181,7 @@ def test_help_and_list_import_nothing_heavy() -> None:
 
 
 def test_every_command_has_a_help_text(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("list", "run", "verdicts", "figures", "report", "model", "bench"):
+    for command in ("list", "run", "verdicts", "figures", "report", "compare", "model", "bench"):
         with pytest.raises(SystemExit) as stop:
             main([command, "--help"])
         assert stop.value.code == 0 and len(capsys.readouterr().out) > 100

@@ -30,6 +30,8 @@ SETTINGS = {
     "group_size": 4,
     "max_new_tokens": 6,
     "precision": "float32",
+    "validation_size": 2,
+    "eval_every": 1,
     "eval_batch_size": 4,
     "eval_max_new_tokens": 3,
     "eval_samples": 2,
@@ -70,11 +72,18 @@ def test_table2_measures_every_benchmark_as_its_settings_say(
     monkeypatch.setattr(evaluation, "evaluate_benchmark", spy)
     settings = table2_settings(problems, method=method)
     rows = table2.train_and_measure(settings, 3, tmp_path, None)
+    looks = [(row["metric"], row.get("step")) for row in rows[: -len(METRICS)]]
+    trained = [("held_out_accuracy", 0), ("held_out_accuracy", 1), ("best_step", None)]
+    assert looks == (trained if method != "base" else [])
+    rows = rows[-len(METRICS) :]
     assert [row["metric"] for row in rows] == METRICS
     assert rows[-1]["value"] == pytest.approx((rows[0]["value"] + rows[2]["value"]) / 2)
     assert rows[1]["value"] == rows[3]["value"] == 6
     expected = {"max_new_tokens": 3, "batch_size": 4, "samples": 2, "temperature": 0.9, "seed": 3}
-    assert seen == 2 * [{**expected, "precision": "float32", "problems": 6}]
+    benchmarks = [one for one in seen if one["problems"] == 6]
+    assert benchmarks == 2 * [{**expected, "precision": "float32", "problems": 6}]
+    held_out = {"max_new_tokens": 6, "batch_size": 4, "precision": "float32", "problems": 2}
+    assert [one for one in seen if one["problems"] != 6] == (2 * [held_out] if method != "base" else [])
     assert (tmp_path / "groups.jsonl").exists() == (method != "base")
     if method != "base":
         groups = list(read_group_log(tmp_path / "groups.jsonl"))
@@ -88,7 +97,7 @@ def test_table2_measures_after_training_and_the_base_row_without(
     from grpo_replications.shared.models import evaluation
 
     measured: dict[str, torch.Tensor] = {}
-    verdict = type("V", (), {"estimate": type("E", (), {"value": 0.5})})
+    verdict = type("V", (), {"estimate": type("E", (), {"value": 0.5}), "correct": torch.zeros(1)})
 
     def look(model: Any, *_: Any, **__: Any) -> Any:
         measured[method] = model.get_input_embeddings().weight.detach().clone()
@@ -115,13 +124,39 @@ def test_the_home_of_a_benchmark_can_be_given() -> None:
 @pytest.mark.slow
 def test_table2_in_two_processes(problems: str, tmp_path: Path) -> None:
     settings = table2_settings(
-        problems, method="lambda-grpo", processes=2, steps=2, eval_samples=1, eval_temperature=0.0
+        problems, method="lambda-grpo", processes=2, steps=2, eval_samples=1, eval_temperature=0.0, eval_every=2
     )
     rows = table2.table2(settings, 1, JobContext(tmp_path / "job"))
-    assert [row["metric"] for row in rows] == METRICS
+    looks = [(row["metric"], row.get("step")) for row in rows[: -len(METRICS)]]
+    assert looks == [("held_out_accuracy", 0), ("held_out_accuracy", 2), ("best_step", None)]
+    assert [row["metric"] for row in rows[-len(METRICS) :]] == METRICS
     groups = list(read_group_log(tmp_path / "job" / "groups.jsonl"))
     assert [group["step"] for group in groups] == [1, 1, 2, 2]
     assert all(len(group["completion_ids"]) == 4 and "weights" in group for group in groups)
+
+
+def test_the_weights_that_solved_most_held_out_problems_are_measured(
+    problems: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accuracies, weights = iter([0.9, 0.2, 0.8, 0.8, 0.1]), []
+
+    def held_out(policy: Any, *_: Any) -> float:
+        weights.append(policy.get_input_embeddings().weight.detach().clone())
+        return next(accuracies)
+
+    def benchmarks(model: Any, *_: Any) -> dict[str, float]:
+        weights.append(model.get_input_embeddings().weight.detach().clone())
+        return dict.fromkeys(BENCHMARKS, 0.5)
+
+    monkeypatch.setattr(table2, "_held_out_accuracy", held_out)
+    monkeypatch.setattr("grpo_replications.shared.models.evaluation.benchmark_accuracies", benchmarks)
+    monkeypatch.setattr("grpo_replications.shared.grading.rewards.accuracy_reward", lambda completions, **_: [
+        hash_of(completion) for completion in completions
+    ])  # fmt: skip
+    settings = table2_settings(problems, method="grpo", steps=4, lr=1e-2)
+    rows = table2.train_and_measure(settings, 0, tmp_path, None)
+    assert next(row["value"] for row in rows if row["metric"] == "best_step") == 2
+    assert torch.equal(weights[-1], weights[2]) and not torch.equal(weights[2], weights[4])
 
 
 def test_a_launch_that_fails_is_quoted(problems: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

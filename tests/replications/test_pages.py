@@ -20,8 +20,10 @@ from pathlib import Path
 import pytest
 
 from grpo_replications.shared.harness.measurements import MEASUREMENTS, load_measurements
-from grpo_replications.shared.harness.papers import Paper
+from grpo_replications.shared.harness.papers import Paper, discover
+from grpo_replications.shared.harness.profile_results import best_outcomes, collect
 from grpo_replications.shared.harness.profiles import parse_value
+from grpo_replications.shared.harness.readmes import front_block
 
 ROOT = Path(__file__).parents[2]
 COVERED = ("In short", "Findings")
@@ -136,6 +138,15 @@ def test_every_number_has_a_source_that_says_it(page: Path) -> None:
                 values = known(page, names)
                 wrong += [f"{number} is not in {names}" for number in found if not said_by(number, values)]
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_front_page_shows_every_paper_as_its_results_are() -> None:
+    front = (ROOT / "README.md").read_text(encoding="utf-8")
+    for paper in discover(ROOT / "replications"):
+        outcomes = best_outcomes(paper, collect(paper, ROOT / "results"))
+        assert front_block(paper, outcomes, ROOT / "results", ROOT) in front, "run `replicate report`"
+        assert f"make replicate-{paper.slug} " in front
+        assert paper.facts.front, "words for the front page"
 
 
 def test_a_wrong_number_is_found() -> None:

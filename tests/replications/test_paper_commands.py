@@ -19,7 +19,6 @@ from grpo_replications.replications.paper_commands import new_paper, problems_of
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.harness.jobs import JobContext
 from grpo_replications.shared.harness.papers import Paper, discover
-from grpo_replications.shared.harness.report import papers_table
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "replications" / "README.md"
@@ -79,16 +78,17 @@ def test_every_command_of_the_guide_runs(copy: Path) -> None:
         assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
         printed[command] = result.stdout
     assert "no problem found" in printed["replicate check my-paper"]
-    results = copy / "results" / "my_paper"
-    assert (results / "smoke" / "figures" / "silent_groups.png").is_file()
-    with (results / "quick" / "verdicts.csv").open(newline="") as file:
-        assert {row["verdict"] for row in csv.DictReader(file)} == {"reproduced"}
-    assert (copy / "results" / "own_idea" / "smoke" / "record.json").is_file()
+    own, committed = copy / "results-mine", copy / "results"
+    assert (own / "my_paper" / "smoke" / "figures" / "silent_groups.png").is_file()
+    for results in (own, committed):
+        with (results / "my_paper" / "quick" / "verdicts.csv").open(newline="") as file:
+            assert {row["verdict"] for row in csv.DictReader(file)} == {"reproduced"}
+    assert (own / "own_idea" / "smoke" / "record.json").is_file()
     front = (copy / "README.md").read_text(encoding="utf-8")
-    assert "| *My paper* | `make replicate-my-paper` | [my-paper](replications/my_paper/README.md) |" in front
+    assert "[All findings and tests](replications/my_paper/README.md)" in front
     assert "own-idea" not in front and "Own idea" not in front  # it lies elsewhere
     page = (copy / "replications" / "my_paper" / "README.md").read_text(encoding="utf-8")
-    assert "Larger groups are less often silent." in page and "`my-paper/drawn-share`" in page
+    assert "Larger groups are less often silent." in page and "`PROFILE=quick ONLY=silent-groups`" in page
 
 
 @pytest.mark.slow
@@ -180,12 +180,6 @@ def test_a_paper_elsewhere_is_a_package_of_its_own(tmp_path: Path) -> None:
     shutil.copytree(directory, tmp_path / "two" / "own_package")
     problems = problems_of(tmp_path / "two" / "own_package", [], tmp_path / "results")
     assert any("cannot be imported" in problem and "Rename" in problem for problem in problems)
-
-
-def test_the_front_page_lists_every_paper_of_the_project() -> None:
-    front = (ROOT / "README.md").read_text(encoding="utf-8")
-    table = papers_table(discover(ROOT / "replications"), ROOT)
-    assert table in front, "run `replicate report`"
 
 
 def test_every_paper_can_be_cited() -> None:

@@ -21,7 +21,7 @@ Symbol = tuple[str, str]  # module, name at its top level
 @lru_cache
 def syntax(module: str) -> ast.Module | None:
     """The syntax tree of a module of the project, or None."""
-    path = ROOT.joinpath(*module.split("."))
+    path = ROOT.joinpath(*module.removeprefix("grpo_replications.").split("."))
     for file in (path.with_suffix(".py"), path / "__init__.py"):
         if file.is_file():
             return ast.parse(file.read_text(encoding="utf-8"))

@@ -92,13 +92,16 @@ def test_loose_ends(toy: Path) -> None:
         ("FIGURES = ", "def lost(frame) -> 'Figure | None':\n    return None\n\n\nFIGURES = "),
     )
     (toy / "README.md").write_text("![x](../../results/toy_paper/full/figures/absent.png)")
+    with open(toy / "claims.toml", "a") as stream:
+        stream.write('\n[figures]\nmissing = ["toy-paper/gain"]\n')
     problems = loose_ends(Paper.load(toy), {"smoke": {"draw": {"py"}}, "quick": {"batch": {"score"}}})
     assert told(problems, "experiments.py", "'spare'", "profiles.toml")
     assert told(problems, "toy-paper/identity", "measured no 'residual' in smoke; it has: py")
     assert told(problems, "figures.py", "lost") and told(problems, "README.md", "absent", "scores")
+    assert told(problems, "claims.toml, [figures]", "no missing; it has: scores")
     assert told(problems, "README.md", "<!-- generated:findings-toy-paper -->")
     assert told(problems, "README.md", "says nothing of `draw`, `spare`, `batch`")
-    assert len(problems) == 6
+    assert len(problems) == 7
     (toy / "README.md").unlink()
     assert told(loose_ends(Paper.load(toy), {}), "README.md", "does not exist")
 

@@ -296,3 +296,42 @@ def test_drawn_training_puzzles_are_none_of_the_public_ones() -> None:
     assert (
         task.settings["validation_puzzles"] == len(public) == 292
     )  # as one counts that tells no equivalent ones apart
+
+
+def test_public_puzzles_are_divided_as_published(tmp_path: Path) -> None:
+    """900 and 100 rows of each file; what training shares with the held-out rows is left out, whatever their number."""
+    (tmp_path / "train").mkdir()
+    row = {"quiz": "Who is what?", "names": ["Ann", "Bob"]}
+    kinds = [
+        {**row, "solution": list(map(bool, solutions(parse_statements(text))[0])), "statements": text}
+        for text in (
+            "(('not', ('telling-truth', 1)), ('and', ('lying', 0), ('lying', 1)))",
+            "(('or', ('telling-truth', 0), ('telling-truth', 1)), ('and', ('lying', 0), ('lying', 1)))",
+        )
+    ]
+    rows = [kinds[0]] * 899 + [kinds[1]] + [kinds[0]] * 10 + [kinds[1]] * 90
+    (tmp_path / "train" / "people2_num1000.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(ReplicationError, match="No training puzzle is left"):
+        load_task("knights-and-knaves", people=2, public=str(tmp_path), validation_size=5)
+    rows[900:] = [kinds[1]] * 100
+    (tmp_path / "train" / "people2_num1000.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    task = load_task("knights-and-knaves", people=2, public=str(tmp_path), train_size=2000, validation_size=5)
+    assert (len(task.train), len(task.validation), task.settings["left_out_of_train"]) == (899, 5, 1)
+    with pytest.raises(ReplicationError, match="people3_num1000"):
+        load_task("knights-and-knaves", people=3, public=str(tmp_path))
+
+
+def test_a_prompt_that_ends_in_the_first_tag_and_text_around_the_tags() -> None:
+    gold = {"names": [["Ann"]], "roles": [["knight"]]}
+    whole = "<think>a</think><answer>(1) Ann is a knight</answer>"
+    begun, around = whole.removeprefix("<think>"), "Well. " + whole + "\n"
+
+    def paid(layout: str, completion: str, prompt: object = "Who?") -> float:
+        task = load_task(
+            "knights-and-knaves", people=2, reward="shaped", layout=layout, train_size=2, validation_size=1
+        )
+        return sum(reward(completions=[completion], prompts=[prompt], **gold)[0] for reward in task.rewards)
+
+    assert paid("strict", whole) == paid("loose", whole) == paid("loose", around) == 3.0
+    assert paid("strict", around) == -3.0
+    assert paid("strict", begun, "Who? <think>") == 3.0 and paid("strict", begun, [{"content": "<think>"}]) == -3.0

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from datasets import Dataset
 from trl import GRPOTrainer
 
+from grpo_replications.shared import tracking
 from grpo_replications.shared.models import catalog
 from grpo_replications.shared.models.evaluation import greedy_accuracy
 from grpo_replications.shared.training.group_log import read_group_log
@@ -69,6 +70,15 @@ def weights(run: TrainingRun) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in run.model.parameters()])
 
 
+class Recorder:
+    """A backend of tracking that remembers."""
+
+    logged: ClassVar[list[tuple[str, int, dict[str, float]]]] = []
+
+    def log(self, section: str, step: int, metrics: dict[str, float]) -> None:
+        self.logged.append((section, step, metrics))
+
+
 # --- the configuration ------------------------------------------------------------------------------------------------
 
 ARRIVES = {
@@ -85,12 +95,24 @@ ARRIVES = {
     "scale_rewards": ("none", "scale_rewards", "none"),
     "beta": (0.04, "beta", 0.04),
     "num_iterations": (2, "num_iterations", 2),
+    "mini_batches": (2, "steps_per_generation", 2),
+    "save_every": (50, "save_steps", 50),
     "gradient_accumulation_steps": (4, "gradient_accumulation_steps", 4),
     "precision": ("float32", "bf16", False),
     "gradient_checkpointing": (True, "gradient_checkpointing", True),
     "use_vllm": (True, "use_vllm", True),
 }
-ELSEWHERE = {"model", "method", "lora_rank", "lora_alpha", "lora_dropout", "max_redraws", "redraw", "trl"}
+ELSEWHERE = {
+    "model",
+    "method",
+    "lora_rank",
+    "lora_alpha",
+    "lora_dropout",
+    "max_redraws",
+    "redraw",
+    "stop_at_box",
+    "trl",
+}
 ELSEWHERE |= set(METHOD_OPTIONS)
 
 
@@ -126,6 +148,9 @@ def test_what_is_not_a_setting_is_stated_not_left_to_the_library(tmp_path: Path)
         "report_to": [],
         "generation_batch_size": 24,
         "steps_per_generation": 1,
+        "vllm_importance_sampling_correction": True,
+        "vllm_importance_sampling_mode": "sequence_mask",
+        "vllm_importance_sampling_clip_max": 3.0,
         "use_cpu": not torch.cuda.is_available(),
     }
     assert {name: getattr(config, name) for name in stated} == stated
@@ -171,6 +196,8 @@ def test_passes_are_what_equal_samples_need() -> None:
     methods = ("grpo", "sharpness", "lopti", "lopti+ar*sharpness")
     assert [passes(MethodSettings(method=name)) for name in methods] == [1, 1, 2, 2]
     assert passes(MethodSettings(num_iterations=3)) == 3
+    assert passes(MethodSettings(method="lopti", mini_batches=2)) == 4
+    assert passes(MethodSettings(gradient_accumulation_steps=2, trl={"steps_per_generation": 4})) == 2
 
 
 def test_lora_settings_reach_the_adapter() -> None:
@@ -233,7 +260,7 @@ def test_the_policy_is_observed_before_its_steps_and_at_the_end(
     assert not torch.equal(seen[0][2], seen[1][2])
 
 
-def test_looking_does_not_disturb_the_run(tmp_path: Path) -> None:
+def test_looking_and_tracking_do_not_disturb_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokenizer = catalog.load(SMALL["model"])
 
     def accuracy(policy: Any, _: int) -> dict[str, float]:
@@ -243,8 +270,12 @@ def test_looking_does_not_disturb_the_run(tmp_path: Path) -> None:
         return [float(text[:1] == gold) for text, gold in zip(completions, answer)]
 
     alone = train(tmp_path / "alone")
+    run = tracking.TrackedRun(Recorder)
+    monkeypatch.setattr(tracking, "current", lambda: run)
     watched = train(tmp_path / "watched", model=model, tokenizer=tokenizer, observe=accuracy, observe_every=1)
     assert len(watched.observations) == 4
+    logged = [(section, step) for section, step, metrics in Recorder.logged if "reward" in metrics]
+    assert logged == [("train", step) for step in (1, 2, 3)]
     assert measured(alone) == measured(watched) and torch.equal(weights(alone), weights(watched))
 
 

@@ -26,7 +26,13 @@ from tests.shared.training import grpo_oracle as oracle
 
 GROUP = 4
 TOKENS = 5
-_ARGUMENTS = ("max_redraws", "redraw", "environment_factory", "eval_dataset")  # of the trainer, not of its settings
+_ARGUMENTS = (
+    "max_redraws",
+    "redraw",
+    "stop_at_box",
+    "environment_factory",
+    "eval_dataset",
+)  # of the trainer, not of its settings
 
 
 def mixed_reward(completion_ids: list[list[int]], **_: Any) -> list[float]:
