@@ -73,6 +73,14 @@ def path_ids(leaf: int, depth: int) -> list[int]:
     return [RIGHT if leaf >> (depth - 1 - t) & 1 else LEFT for t in range(depth)]
 
 
+def accepts(k: int, leaf: int, depth: int) -> bool:
+    """Whether prompt k of 1 ... 2**depth - 1 pays for the path to `leaf`: k odd, the first k; even, the last k.
+
+    A policy that takes every path equally often thus has a solve rate of k / 2**depth.
+    """
+    return leaf < k if k % 2 else leaf >= 2**depth - k
+
+
 @torch.no_grad()
 def leaf_probability(model: PreTrainedModel, leaf: int, depth: int) -> float:
     """Exact probability that `model` samples the path to `leaf`: one forward pass over depth + 1 tokens, no draw."""

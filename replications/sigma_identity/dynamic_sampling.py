@@ -32,7 +32,7 @@ from grpo_replications.shared.theory.closed_forms import silent_rate
 from grpo_replications.shared.training.group_log import read_group_log
 from grpo_replications.shared.training.run import run_training
 from grpo_replications.shared.training.settings import TrainingSettings
-from grpo_replications.synthetic.tree_task import LEFT, PATH, RIGHT, leaf_of, path_ids, path_model
+from grpo_replications.synthetic.tree_task import LEFT, PATH, RIGHT, accepts, leaf_of, path_ids, path_model
 
 
 class Counts(NamedTuple):
@@ -100,7 +100,7 @@ def threshold_reward(depth: int) -> Any:
     """TRL reward function: 1 for a path among the prompt's right leaves, 0 for any other."""
 
     def right(completion_ids: list[list[int]], right_leaves: list[int], **_: Any) -> list[float]:
-        return [float(_accepts(k, leaf_of(ids, depth), depth)) for ids, k in zip(completion_ids, right_leaves)]
+        return [float(accepts(k, leaf_of(ids, depth), depth)) for ids, k in zip(completion_ids, right_leaves)]
 
     return right
 
@@ -114,17 +114,13 @@ def solve_rates(model: Any, depth: int) -> dict[str, float]:
     logps = model(input_ids=ids).logits[:, depth:-1].double().log_softmax(dim=-1)
     paths = logps.gather(2, ids[:, depth + 1 :].unsqueeze(2)).squeeze(2).sum(dim=1).exp()
     probabilities = paths.view(len(numbers), len(leaves)).cpu().numpy()
-    accepted = np.array([[_accepts(k, leaf, depth) for leaf in leaves] for k in numbers])
+    accepted = np.array([[accepts(k, leaf, depth) for leaf in leaves] for k in numbers])
     rates = np.minimum((probabilities * accepted).sum(axis=1), 1.0)  # the sum of all paths may round above 1
     return dict(zip((_prompt(k, depth) for k in numbers), rates.tolist(), strict=True))
 
 
 def _prompt(k: int, depth: int) -> str:
     return " ".join(["<path>", *({LEFT: "L", RIGHT: "R"}[token] for token in path_ids(k, depth))])
-
-
-def _accepts(k: int, leaf: int, depth: int) -> bool:
-    return leaf < k if k % 2 else leaf >= 2**depth - k
 
 
 # --- predictions ------------------------------------------------------------------------------------------------------

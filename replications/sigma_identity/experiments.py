@@ -103,4 +103,15 @@ EXPERIMENTS: dict[str, Experiment] = {
         "gradient mass by difficulty of a language model in training against the closed form",
         settings.OpenTestGradientsSettings,
     ),
+    "relabelling": Experiment(
+        _later("relabelling", "relabelling"),
+        "one set of scored completions a prompt under many verifiers: gradient of logit p against p, norms of groups",
+        settings.RelabellingSettings,
+    ),
+    "silent-forecast": Experiment(
+        _later("silent_forecast", "silent_forecast"),
+        "silent shares at other group sizes and later, forecast from a log of groups of 8, against exact solve rates",
+        settings.SilentForecastSettings,
+        seeds_at_once=True,
+    ),
 }

@@ -12,6 +12,7 @@ from grpo_replications.replications.sigma_identity import (
     dynamic_figures,
     open_figures,
     real_figures,
+    relabelling_figures,
     tables_figures,
 )
 
@@ -22,4 +23,5 @@ FIGURES: dict[str, Callable[[pd.DataFrame], Figure | None]] = {
     "real_gradients": real_figures.real_gradients,
     "beyond_theorem": real_figures.beyond_theorem,
     **open_figures.FIGURES,
+    **relabelling_figures.FIGURES,
 }

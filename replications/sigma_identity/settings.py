@@ -193,3 +193,67 @@ class OpenTestGradientsSettings(OpenSettings):
     sketch_rank: int = Field(ge=1, description="rank of the sketch of a score's matrices")
     score_batch: int = Field(ge=1, description="scores computed at once")
     group_sizes: list[int] = Field(min_length=1, description="sizes that groups are composed of")
+
+
+# --- the same completions under many verifiers ------------------------------------------------------------------------
+
+
+class RelabellingSettings(Settings):
+    """`relabelling`."""
+
+    model: str = Field(description="name of the model")
+    style: Literal["text", "chat"] = Field(description="prompts as plain text, or in the model's chat template")
+    system_message: str | None = Field(None, description="chat: system message of the prompts")
+    low: int = Field(ge=0, description="smallest operand")
+    high: int = Field(ge=1, description="largest operand")
+    prompts: int = Field(ge=1, description="prompts of a seed")
+    scored_samples: int = Field(ge=8, description="completions of a prompt whose scores are computed")
+    reference_samples: int = Field(ge=0, description="further completions of a prompt, which only count for p")
+    max_new_tokens: int = Field(ge=1, description="tokens of a completion at most")
+    max_rows: int = Field(ge=1, description="prefixes evaluated at once")
+    sketch_rank: int = Field(ge=1, description="rank of the sketch of a score's matrices")
+    score_batch: int = Field(ge=1, description="scores computed at once")
+    smallest_class: int = Field(
+        ge=2, description="scored completions of either class below which a verifier is left out"
+    )
+    group_sizes: list[int] = Field(min_length=1, description="sizes that groups are composed of")
+    group_draws: int = Field(ge=1, description="groups drawn from each half of a prompt's completions")
+
+    @model_validator(mode="after")
+    def _chat_has_a_system_message(self) -> Self:
+        if (self.style == "chat") != (self.system_message is not None):
+            raise ValueError('system_message is set with style = "chat", and only then')
+        if max(self.group_sizes) > self.scored_samples // 2:
+            raise ValueError("a group needs at most half of scored_samples: the other half makes the prediction")
+        return self
+
+
+# --- forecasts of silent shares ---------------------------------------------------------------------------------------
+
+
+class SilentForecastSettings(Settings):
+    """`silent-forecast`."""
+
+    engine: Literal["tree", "bernoulli-logit"] = Field(description="policies whose solve rates are known exactly")
+    logged_size: int = Field(ge=2, description="completions of a prompt in the run whose log is read, G")
+    group_sizes: list[int] = Field(min_length=2, description="sizes with a run of their own, the logged one included")
+    steps: int = Field(ge=1, description="optimizer steps")
+    window: int = Field(ge=1, description="steps of a log that a forecast is made from")
+    ahead: list[int] = Field(min_length=1, description="steps ahead, multiples of the window")
+    draws: int = Field(ge=10, description="bootstrap draws of the mixture")
+    lr: float = Field(gt=0, description="learning rate, or step size of a logit")
+    prompts: int | None = Field(None, ge=8, description="bernoulli-logit: prompts of a run")
+    groups_logged: int | None = Field(None, ge=1, description="bernoulli-logit: groups of a step that the log holds")
+    depth: int | None = Field(None, ge=1, description="tree: tokens of a completion; 2^depth - 1 prompts")
+    width: int | None = Field(None, ge=4, description="tree: width of the transformers")
+
+    @model_validator(mode="after")
+    def _sizes_and_steps_fit(self) -> Self:
+        if self.logged_size not in self.group_sizes:
+            raise ValueError("logged_size must be one of group_sizes")
+        if any(value % self.window for value in (self.steps, *self.ahead)):
+            raise ValueError("steps and ahead must be multiples of window: the truth is looked at there")
+        given = [value is not None for value in (self.prompts, self.groups_logged, self.depth, self.width)]
+        if given != ([False, False, True, True] if self.engine == "tree" else [True, True, False, False]):
+            raise ValueError("a tree has depth and width, Bernoulli-logit prompts have prompts and groups_logged")
+        return self

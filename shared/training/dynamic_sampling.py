@@ -1,9 +1,11 @@
 """Dynamic sampling: a group whose rewards are all equal teaches nothing, so it is drawn again, up to a bound.
 
 DAPO (Yu et al., arXiv:2503.14476, section 3.2) keeps sampling until no group of a batch is silent. Here a silent group
-is redrawn at most `max_redraws` times, either with new completions of the same prompt (`redraw="samples"`) or with a
-new prompt from the training set (`redraw="prompts"`). One that is still silent then is kept, with zero advantage, and
-counted as exhausted. DAPO itself discards silent groups and draws on without bound, from new prompts.
+is redrawn at most `max_redraws` times, either with a new prompt from the training set (`redraw="prompts"`, the default)
+or with new completions of the same prompt (`redraw="samples"`). One that is still silent then is kept, with zero
+advantage, and counted as exhausted. DAPO itself discards silent groups and draws on without bound, from new prompts.
+The two are different objectives: "prompts" leaves GRPO's proportions between prompts that are drawn as they are,
+"samples" multiplies a prompt's expected update by (1 - P^(r+1)) / (1 - P), which is largest for extreme prompts.
 
 How it sits in TRL: the redraws happen inside `_generate`, before anything of a rollout is padded, scored for the loss
 or logged, and TRL is then handed the groups kept as if it had sampled them at once. All that follows (old and reference
@@ -126,7 +128,7 @@ class DynamicSampling:
     """
 
     max_redraws = 0
-    redraw = "samples"
+    redraw = "prompts"
     _draws: Tensor
     _samples_spent = 0
     _inputs: list[dict[str, Any]] | None = None  # the rollout's rows of this process while it is being drawn

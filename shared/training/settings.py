@@ -38,7 +38,7 @@ class UpdateSettings(Settings):
         1, ge=1, description="optimizer steps of a pass over a rollout, which has so many times prompts_per_step groups"
     )
     max_redraws: int = Field(0, ge=0, description="how often a silent group is drawn again at most")
-    redraw: Literal["samples", "prompts"] = Field("samples", description="what a redraw draws anew")
+    redraw: Literal["samples", "prompts"] = Field("prompts", description="what a redraw draws anew")
     gradient_accumulation_steps: int = Field(1, ge=1, description="micro-batches an optimizer step")
     precision: Literal["float32", "bfloat16"] = Field("bfloat16", description="of activations; weights are float32")
     lora_rank: int = Field(0, ge=0, description="rank of the adapter; 0 trains all parameters")

@@ -74,7 +74,7 @@ DEFAULTS = {
     "success_reward": 1.0,
     "log_token_ids": True,
     "max_redraws": 0,
-    "redraw": "samples",
+    "redraw": "prompts",
 }
 """Options of the trainer that are given neither to it nor in its config."""
 
@@ -98,7 +98,7 @@ class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, StopAtBox, PolicySa
     optimizer steps on every batch (`num_iterations = 2`). `group_log`: file for the log of groups.
     `success_reward`: a silent group at or above this reward counts as all right, below it as all wrong.
     `log_token_ids`: whether the group log holds token ids. `max_redraws`: how often a silent group is redrawn at most
-    (0: never); `redraw`: "samples" of the same prompt, or "prompts" too.
+    (0: never); `redraw`: "prompts" goes on to another prompt, as DAPO does; "samples" stays with the prompt.
     All of them can stand in the config instead (`TokenWeightedGRPOConfig`); where given nowhere, DEFAULTS hold.
     `stop_at_box`, an argument alone: whether a completion ends where its first `\\boxed{}` closes.
     Raises ReplicationError for settings that cannot work (see `check_settings` and `check_redraws`).
