@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,8 @@ def killed(directory: Path, die_at: int, **changes: Any) -> None:
 def test_a_run_killed_at_random_steps_measures_what_an_undisturbed_one_does(
     changes: dict[str, Any], tmp_path: Path
 ) -> None:
+    if "lora_rank" in changes and version("trl").startswith("1.14."):
+        pytest.skip("in TRL 1.14 the seed does not decide an adapter's first weights, so no two runs are the same")
     whole = train(tmp_path / "whole", **changes)
     rollouts = STEPS // changes.get("mini_batches", 1)
     first = random.Random(os.urandom(4)).randint(2, rollouts)
