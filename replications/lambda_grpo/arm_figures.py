@@ -56,8 +56,8 @@ def table1_lm(frame: pd.DataFrame) -> Figure | None:
     _label_rows(axes, "target frequency", "runs above .5", "learning rate")
     return caption(
         _with_legend(figure, axes[0, 0]),
-        "Table 1 with a small transformer under Adam, over the learning rate: mean target frequency (first half) and "
-        "share of runs that end above one half (second half). λ-GRPO is shown beside two controls that know the depth "
+        "Table 1 with a small transformer under Adam, over the learning rate: mean target frequency (upper panels) and "
+        "share of runs that end above one half (lower panels). λ-GRPO is shown beside two controls that know the depth "
         "of a token and no process sets.",
         "The paper's Table 1 (GPT-2-small at a learning rate of 1e−5, five seeds) prints target frequencies only; its "
         f"two numbers of each row are diamonds at the right edge, from {min(printed.values()):.2f} to "

@@ -44,7 +44,8 @@ LEGEND = (
 KEY = (
     "In brackets are 95 % intervals; n counts seeds. *Small transformer*: two layers, trained here on sums or on the "
     "paper's tree. *SmolLM2*: SmolLM2-135M-Instruct, on sums. "
-    "p is a prompt's solve rate, G the group size."
+    "p is a prompt's solve rate, G the group size, σ the standard deviation of a group's rewards; a group is silent if "
+    "all its rewards are equal."
 )
 
 
