@@ -50,7 +50,10 @@ def cite(options: argparse.Namespace, console: Console, results: Path) -> int:
     if options.output:
         aliases = [part for name in options.alias or [] for part in ("--alias", name)]
         command = shlex.join(["replicate", "cite", *(one.id for one in found), *aliases, "-o", options.output.name])
-        write_atomic(options.output, pinned_file(dict(zip(names, found)), command))
+        try:
+            write_atomic(options.output, pinned_file(dict(zip(names, found)), command))
+        except OSError as error:
+            raise ReplicationError(f"{options.output} cannot be written: {error.strerror}.") from None
         macros = ", ".join(rf"\repnum{{{name}}}" for name in names)
         print(f"{options.output} defines {macros}", file=sys.stderr)
         return 0

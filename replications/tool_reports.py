@@ -163,6 +163,8 @@ def _trend(d: Diagnosis) -> str:
     t = d.silent_trend
     if t is None:
         return "too few steps for a trend"
+    if d.shares.silent.value in (0, 1):  # a fit through equal numbers leaves rounding errors, which have a sign
+        return "the same in all steps"
     word = "no clear trend" if t.low <= 0 <= t.high else "rising" if t.value > 0 else "falling"
     return f"{word}, {100 * t.value:+.1f} points per 100 steps ({100 * t.low:+.1f} to {100 * t.high:+.1f})"
 

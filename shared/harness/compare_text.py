@@ -52,6 +52,8 @@ def verdict_in_one_line(comparison: Comparison) -> str:
     """`identical: 134 numbers, 65 verdicts`, or how many differ and which of them the most."""
     counted, moved, changed = comparison.counted, comparison.moved, comparison.changed
     judged = comparison.checks
+    if not comparison.a.measured & comparison.b.measured:
+        return "nothing compared: no experiment is recorded as measured on both sides"
     if not comparison.differs:
         return f"identical: {counted_text(counted, 'number')}, {counted_text(judged, 'verdict')}, timings aside"
     parts = [f"{len(moved)} of {counted_text(counted, 'number')} differ"]

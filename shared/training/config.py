@@ -42,9 +42,11 @@ class TokenWeightedGRPOConfig(GRPOConfig):
             if self.token_weight_options:
                 raise ReplicationError("token_weight_options are given without a token_weight.")
             return None
+        if not isinstance(self.token_weight, str):
+            raise ReplicationError(f"token_weight is a method's name, not {self.token_weight!r}.")
         try:
             return token_weighting(self.token_weight, **(self.token_weight_options or {}))
-        except (KeyError, ValueError) as error:
+        except (KeyError, ValueError, TypeError) as error:  # TypeError: a text where an option is a number
             raise ReplicationError(f"token_weight: {error.args[0]}.") from error
 
 

@@ -67,6 +67,7 @@ def test_pins_are_written_and_checked(cite: Run, tmp_path: Path) -> None:
         (("pq-rival", "--alias", "a", "--alias", "b"), "1 numbers and 2 times --alias"),
         (("pq-rival", "pq-rival"), "given twice"),
         (("--check", "absent.tex"), "absent.tex cannot be read"),
+        (("pq-rival", "-o", "/no-such-directory/cited.tex"), "cited.tex cannot be written"),
         (("--check", "absent.tex", "pq-rival"), "--check takes a pinned file alone"),
     ],
 )

@@ -102,6 +102,11 @@ def test_from_a_run_of_ones_own_to_two_commits(replicate: Run, tmp_path: Path) -
     code, printed = replicate("compare", "--markdown", "--only-changed")
     assert code == 1 and f"| {ID} | reproduced under conditions → inconclusive |" in printed
 
+    # A damaged record names no experiment: nothing is compared, and nothing is called identical.
+    shutil.copytree(own, tmp_path / "damaged")
+    (tmp_path / "damaged" / "toy_paper" / "quick" / "record.json").write_text("{")
+    assert "nothing compared" in replicate("compare", "results-mine", "damaged")[1]
+
     # Two commits, read without a checkout; a page of figures that needs no other file.
     change_a_number(tmp_path / "results" / "toy_paper" / "quick")
     git(tmp_path, "commit", "-qam", "second")

@@ -57,6 +57,14 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "groups.jsonl"
 
 
+@pytest.mark.parametrize("reward", [0.0, 1.0])
+def test_a_run_of_equal_rewards_has_no_trend(replicate: Run, tmp_path: Path, reward: float) -> None:
+    path = tmp_path / "groups.jsonl"
+    GroupLog(path).append({"step": i // 8, "rewards": [reward] * 8, "advantages": [0.0] * 8} for i in range(120))
+    code, printed, _ = replicate("diagnose", path)
+    assert code == 0 and "100.0% silent; the same in all steps" in printed
+
+
 def test_plan_prints_every_part(replicate: Run) -> None:
     code, out, err = replicate("plan-group-size", "--solve-rates", "big-math", "--budget", "512")
     assert code == 0 and err == ""

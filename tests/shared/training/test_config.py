@@ -58,6 +58,9 @@ def test_a_yaml_file_and_the_command_line_give_the_same_trainer_as_arguments(tmp
             str(tmp_path), token_weight="lambda-grpo", token_weight_options={"tau": 1.0}, use_cpu=True, bf16=False
         )
         config.weighting()
+    for wrong in ({"token_weight": 5}, {"token_weight": "lopti", "token_weight_options": {"eta": "high"}}):
+        with pytest.raises(ReplicationError, match="token_weight"):
+            TokenWeightedGRPOConfig(str(tmp_path), use_cpu=True, bf16=False, **wrong).weighting()
 
 
 def test_a_checkpoint_keeps_the_method_and_is_resumed_with_no_other(tmp_path: Path) -> None:
