@@ -125,6 +125,9 @@ def _compare(options: argparse.Namespace, console: Console) -> int:
             compare(a.snapshot(*first, Path(scratch)), b.snapshot(*second, Path(scratch))) for first, second in pairs
         ]
         _show(options, console, comparisons)
+        if not options.json and not options.markdown and None in (a.profile, b.profile):
+            for side, other in ((a, b), (b, a)):
+                _say_lone(console, side, other, options)
         if options.figures:
             from grpo_replications.shared.harness.compare_figures import write_page
 
@@ -304,6 +307,25 @@ def _of(options: argparse.Namespace) -> str:
     return "".join(words)
 
 
+def _say_lone(console: Console, side: Side, other: Side, options: argparse.Namespace) -> None:
+    """Name the results that the other side might have had and has not."""
+    there = other.profiles()
+    lone = [
+        one
+        for one in side.profiles()
+        if one not in there
+        and _wanted(options, *one)
+        and other.paper in (None, one[0])
+        and other.profile in (None, one[1])
+    ]
+    if lone:
+        text = f"only in {side.name}: {_listed(lone)} (not compared)"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
 def _named(side: Side) -> str:
-    found = [f"{paper.replace('_', '-')} {profile}" for paper, profile in side.profiles()]
-    return ", ".join(found) or "no results"
+    return _listed(side.profiles()) or "no results"
+
+
+def _listed(profiles: Sequence[tuple[str, str]]) -> str:
+    return ", ".join(f"{paper.replace('_', '-')} {profile}" for paper, profile in profiles)

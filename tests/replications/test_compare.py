@@ -106,6 +106,8 @@ def test_from_a_run_of_ones_own_to_two_commits(replicate: Run, tmp_path: Path) -
     shutil.copytree(own, tmp_path / "damaged")
     (tmp_path / "damaged" / "toy_paper" / "quick" / "record.json").write_text("{")
     assert "nothing compared" in replicate("compare", "results-mine", "damaged")[1]
+    shutil.copytree(own / "toy_paper" / "quick", tmp_path / "damaged" / "toy_paper" / "other")
+    assert "only in damaged: toy-paper other (not compared)" in replicate("compare", "results-mine", "damaged")[1]
 
     # Two commits, read without a checkout; a page of figures that needs no other file.
     change_a_number(tmp_path / "results" / "toy_paper" / "quick")
