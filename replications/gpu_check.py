@@ -109,8 +109,7 @@ def _choose_device(options: argparse.Namespace) -> None:
         raise ReplicationError(
             f"A GPU is in use by this process already; hide it: CUDA_VISIBLE_DEVICES= {options.command}"
         )
-    torch.backends.cuda.matmul.allow_tf32 = False  # float32 means float32
-    torch.backends.cudnn.allow_tf32 = False
+    torch.set_float32_matmul_precision("highest")  # float32 means float32, not TF32
 
 
 def _run_parts(place: Place, began: float, minutes: float, console: Console) -> list[Line]:
