@@ -20,10 +20,10 @@ FLAGS := --profile $(PROFILE) $(if $(ONLY),--only $(ONLY)) $(if $(SEEDS),--seeds
 .DEFAULT_GOAL := help
 PAPERS := $(subst _,-,$(patsubst replications/%/claims.toml,%,$(wildcard replications/*/claims.toml)))
 REPLICATE := $(PAPERS:%=replicate-%)
-.PHONY: help setup model test lint bench report view clean $(REPLICATE)
+.PHONY: help setup model test lint bench gpu-check report view clean $(REPLICATE)
 
 help:  ## list every target
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-24s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-24s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@for paper in $(REPLICATE); do printf '  make %-24s %s\n' $$paper 'run this replication: measurements, verdicts, figures, report'; done
 	@echo
 	@echo "  PROFILE=smoke|quick|full|gpu|paper   SEEDS=number   ONLY=experiment   WORKERS=processes   ARGS=--fresh"
@@ -52,6 +52,9 @@ lint: $(STAMP)  ## check style
 
 bench: $(STAMP)  ## measure speed ratios in one run
 	$(RUN) bench
+
+gpu-check: $(STAMP) model  ## check training and both theorems on one GPU, under 8 minutes (results-mine/gpu-check/)
+	$(RUN) gpu-check $(PLACE) $(ARGS)
 
 report: $(STAMP)  ## recompute verdicts, figures and reports from the committed results, or RESULTS=directory
 	$(RUN) verdicts $(PLACE)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from grpo_replications.replications import cite, compare, estimate, paper_commands, tools, view
+from grpo_replications.replications import cite, compare, estimate, gpu_check, paper_commands, tools, view
 from grpo_replications.replications.places import (
     COMMITTED,
     OWN,
@@ -143,6 +143,7 @@ def _parser() -> argparse.ArgumentParser:
     model = command("model", _model, "fetch and prepare a language model, once")
     model.add_argument("name", metavar="NAME", nargs="?", default="embedded", help="which one (default: %(default)s)")
     command("bench", _bench, "measure the speed targets on this machine")
+    gpu_check.add_command(commands)
     paper_commands.add_commands(commands, results_directory)
     cite.add_command(commands, results_directory)
     estimate.add_command(commands, lambda options: find_paper(options.paper, options.papers), results_directory)

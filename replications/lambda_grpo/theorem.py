@@ -226,8 +226,13 @@ def _controls(
 # --- rollouts of a language model -------------------------------------------------------------------------------------
 
 
-def model_rollouts(settings: TheoremSettings, seed: int, context: JobContext) -> dict[str, float]:
+def model_rollouts(
+    settings: TheoremSettings, seed: int, context: JobContext, device: str = "cpu", precision: str = "float64"
+) -> dict[str, float]:
     """The comparison on real completions: all parameters of the language model, in float64.
+
+    On another `device`, or in "float32", the model samples and is differentiated there; the losses are summed on the
+    CPU in float64 from its log-probabilities.
 
     The reference policy of the KL term is the same model rounded to bfloat16. Rewards are 1 for a right sum plus a
     random number in [0, 1) for each completion: the theorem is about any rewards, and no group is silent.
@@ -236,6 +241,7 @@ def model_rollouts(settings: TheoremSettings, seed: int, context: JobContext) ->
     from grpo_replications.shared.tasks.addition import addition_reward
 
     model, tokenizer = catalog.load(settings.model)
+    model = model.to(device)
     worst: dict[str, float] = {}
     tokens = settings.max_new_tokens
     prompts, answers = _prompts(settings, seed)
@@ -243,10 +249,14 @@ def model_rollouts(settings: TheoremSettings, seed: int, context: JobContext) ->
     for prompt in prompts:
         text = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
         batch = tokenizer([text] * settings.group_size, return_tensors="pt", add_special_tokens=False)
-        sampled = model.generate(**batch, do_sample=True, max_new_tokens=tokens, top_k=0, top_p=1.0, temperature=1.0)
-        rollouts.append((batch.input_ids, sampled[:, batch.input_ids.size(1) :]))
+        sampled = model.generate(
+            **batch.to(device), do_sample=True, max_new_tokens=tokens, top_k=0, top_p=1.0, temperature=1.0
+        ).cpu()
+        prompt_ids = batch.input_ids.cpu()
+        rollouts.append((prompt_ids, sampled[:, prompt_ids.size(1) :]))
     reference = [_completion_logps(model.bfloat16().float(), *rollout).detach().double() for rollout in rollouts]
-    model = in_float64(catalog.load(settings.model, dtype="float64")[0])
+    model = catalog.load(settings.model, dtype=precision)[0]
+    model = (in_float64(model) if precision == "float64" else model).to(device)
     generator = torch.Generator().manual_seed(seed)
     nonflat = 0
     for index, ((prompt_ids, ids), ref, answer) in enumerate(zip(rollouts, reference, answers, strict=True)):
@@ -281,10 +291,13 @@ def _prompts(settings: TheoremSettings, seed: int) -> tuple[list[Any], list[Any]
 
 
 def _completion_logps(model: Any, prompt_ids: Tensor, ids: Tensor) -> Tensor:
-    """Log-probabilities of sampled completions under the model's own precision, (G, T); prompts have no padding."""
-    full = torch.cat([prompt_ids, ids], dim=1)
+    """Log-probabilities of sampled completions under the model's own precision, (G, T); prompts have no padding.
+
+    They are on the CPU wherever the model is, and carry its gradient.
+    """
+    full = torch.cat([prompt_ids, ids], dim=1).to(model.device)
     logits = model(input_ids=full, attention_mask=torch.ones_like(full)).logits[:, prompt_ids.size(1) - 1 : -1]
-    return logits.log_softmax(dim=-1).gather(2, ids.unsqueeze(2)).squeeze(2)
+    return logits.log_softmax(dim=-1).gather(2, ids.unsqueeze(2).to(model.device)).squeeze(2).cpu()
 
 
 def _until_end(ids: Tensor, end: int) -> Tensor:
