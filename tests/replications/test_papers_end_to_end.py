@@ -36,6 +36,7 @@ NOT_IN_MINIATURE = {
     "training-small",
     "open-test-gradients",
     "real-gradients-small",
+    "relabelling",
 }
 """Experiments that fit over more prompts than `smoke` has, or lack settings there that claims read."""
 

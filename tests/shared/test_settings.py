@@ -84,7 +84,9 @@ def test_what_only_libraries_know_stops_a_run_before_its_first_job(
     code = (toy / "experiments.py").read_text()
     training = '"late": Experiment(batch, "trains", settings=TrainingSettings),\n    "batch"'
     code = code.replace('"batch"', training, 1).replace(
-        "from shared.settings", "from shared.training.settings import TrainingSettings\nfrom shared.settings"
+        "from grpo_replications.shared.settings",
+        "from grpo_replications.shared.training.settings import TrainingSettings\n"
+        "from grpo_replications.shared.settings",
     )
     (toy / "experiments.py").write_text(code)
     text = (toy / "profiles.toml").read_text()

@@ -25,7 +25,14 @@ RUN = [verdict for verdict in VERDICTS if verdict not in (NOT_RUN, EQUIVALENT)]
 def line(verdict: str, reason: str = "r", statement: str = "S.", newer: str = "") -> Any:
     check = SimpleNamespace(statement=statement)
     return SimpleNamespace(
-        verdict=verdict, reason=reason, command="make it", ours="1 (u)", conditions="", check=check, newer=newer
+        verdict=verdict,
+        reason=reason,
+        command="make it",
+        ours="1 (u)",
+        conditions="",
+        check=check,
+        newer=newer,
+        cells=(),
     )
 
 

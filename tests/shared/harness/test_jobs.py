@@ -94,7 +94,7 @@ def test_checkpoints_go_when_a_job_is_done_and_stay_when_it_fails(
 
     monkeypatch.setattr(jobs, "_measure", measure)
     for failing, left in ((True, 1), (False, 0)):
-        outcome = run_job(ONE_SEED, tmp_path, tmp_path, Origin(None, False, "", ""), None)
+        outcome = run_job(ONE_SEED, tmp_path, tmp_path, Origin(None, False, "", ""), None, None)
         assert outcome.status == ("failed" if failing else "done")
         assert len(list(tmp_path.rglob("checkpoint-5"))) == left
     assert (tmp_path / ONE_SEED.stem / "0" / "groups.jsonl").exists()

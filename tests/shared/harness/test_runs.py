@@ -110,8 +110,10 @@ def test_the_record_says_what_ran(run: Runner) -> None:
 def test_the_record_of_new_source_has_its_patch(run: Runner, toy: Path) -> None:
     git = ["git", "-C", str(run.root), "-c", "user.name=a", "-c", "user.email=a@example.org"]
     subprocess.run(["git", "init", "-q", str(run.root)], check=True)
-    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
     (run.root / "replications").mkdir()
+    (run.root / "replications" / "README.md").write_text("What git knows of the checkout.")
+    subprocess.run([*git, "add", "replications"], check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "first"], check=True)
     run.toy = toy.rename(run.root / "replications" / "toy_paper")
     run()
     record = json.loads(run.file("record.json").read_text())
