@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_replications.shared.harness.captions import read_captions
 from grpo_replications.shared.harness.outcomes import (
     VERDICTS_FILE,
     CheckLine,
@@ -21,6 +21,7 @@ from grpo_replications.shared.harness.verdicts import NOT_RUN
 
 SMOKE = "smoke"
 PREFERENCE = ("full", "quick", "gpu", "paper")  # whose verdict on a check the pages show
+CAPTIONS = "captions.json"  # beside the figures, where their drawing wrote one
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def figure_files(found: Sequence[ProfileResults], results: Path) -> list[FigureF
     captions: dict[str, str] = {}
     for one in ranked(found) or found:
         directory = one.directory / "figures"
-        words = {name: one.text for name, one in read_captions(directory).items()}
+        words = _captions(directory)
         for path in sorted(directory.glob("*.png")):
             versions.setdefault(path.stem, []).append(_version(path, results))
             captions.setdefault(path.stem, words.get(path.stem, ""))
@@ -118,3 +119,10 @@ def png_size(path: Path) -> tuple[int, int]:
     if head[:8] != b"\x89PNG\r\n\x1a\n" or len(head) < 24:
         return 0, 0
     return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
+
+
+def _captions(directory: Path) -> dict[str, str]:
+    """The caption of each figure in a directory, as one text; nothing where its drawing wrote none."""
+    path = directory / CAPTIONS
+    entries = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return {name: entry["text"] for name, entry in entries.items()}
