@@ -125,6 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     add_results_option(run, f"{OWN}/")
     run.add_argument("--update-committed", action="store_true", help=f"write to {COMMITTED}/ and the read-me files")
     amount = run.add_mutually_exclusive_group()
+    run.add_argument("--measure-only", action="store_true", help="stop after the measurements: no verdicts, no figures")
     amount.add_argument("--quiet", action="store_true", help="print nothing but errors")
     amount.add_argument("--verbose", action="store_true", help="also print the answer to every claim")
     amount.add_argument("--json", action="store_true", help="print the summary as JSON; progress goes to stderr")
@@ -209,10 +210,14 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     )
     estimate.before_run(paper, options.profile, committed or results, console, options.only, options.seeds)
     result = run_profile(paper, options.profile, results, ROOT, console, chosen)
-    _judge(paper, options.profile, results)
-    drawn = _draw(paper, options.profile, results, console)
-    report = _write_report(paper, options.papers, results)
-    _summarize(options, console, paper, results, report, len(result.failures))
+    drawn = True
+    if options.measure_only:
+        console.print(f"Measured: {shown(result.directory)}. `replicate verdicts`, `figures` and `report` do the rest.")
+    else:
+        _judge(paper, options.profile, results)
+        drawn = _draw(paper, options.profile, results, console)
+        report = _write_report(paper, options.papers, results)
+        _summarize(options, console, paper, results, report, len(result.failures))
     if result.failures:
         Console(stderr=options.quiet or options.json).print(
             f"[red]{len(result.failures)} job(s) failed[/red]; the errors are in "

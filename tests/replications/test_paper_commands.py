@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import re
 import shlex
@@ -56,6 +57,34 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+ONE_PROCESS = """
+import contextlib, io, json, shlex, subprocess, sys
+from grpo_replications.replications.__main__ import main
+
+def lines_of(command):
+    # What `make` would run, as it prints it; `replicate` is its own line.
+    if not command.startswith("make "):
+        return [command]
+    made = subprocess.run(["make", "-n", *command.split()[1:]], capture_output=True, text=True, check=True).stdout
+    (line,) = [line for line in made.splitlines() if " -m replications run " in line]
+    return ["replicate " + line.partition(" -m replications ")[2]]
+
+printed = {}
+for command in json.loads(sys.argv[1]):
+    heard = io.StringIO()
+    for line in lines_of(command):
+        name, *arguments = shlex.split(line)
+        assert name == "replicate", line
+        with contextlib.redirect_stdout(heard):
+            code = main(arguments)
+        if code:
+            sys.exit(f"{line}: exit code {code}: {heard.getvalue()}")
+    printed[command] = heard.getvalue()
+print(json.dumps(printed))
+"""
+"""Runs the commands one after another; each alone would spend most of its time on imports."""
+
+
 def commands(guide: str) -> list[str]:
     """Every command of the guide's shell blocks, in order."""
     blocks = re.findall(r"```sh\n(.*?)```", guide, re.S)
@@ -64,19 +93,16 @@ def commands(guide: str) -> list[str]:
 
 @pytest.mark.slow
 def test_every_command_of_the_guide_runs(copy: Path) -> None:
-    path = os.pathsep.join([str(copy / ".venv" / "bin"), os.environ["PATH"]])
     # MAKEFLAGS: the language model of the other papers is not prepared again here.
-    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(copy), "MAKEFLAGS": "-o model"}
+    environment = {**os.environ, "PYTHONPATH": str(copy), "MAKEFLAGS": "-o model"}
     environment.pop("REPLICATE_RESULTS", None)
     typed = commands(GUIDE.read_text(encoding="utf-8"))
     assert len(typed) >= 8
-    printed = {}
-    for command in typed:
-        result = subprocess.run(
-            command, shell=True, cwd=copy, env=environment, text=True, capture_output=True, check=False
-        )
-        assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
-        printed[command] = result.stdout
+    one_process = [sys.executable, "-c", ONE_PROCESS, json.dumps(typed)]
+    done = subprocess.run(one_process, cwd=copy, env=environment, text=True, capture_output=True, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    printed = json.loads(done.stdout.splitlines()[-1])
+    assert list(printed) == typed
     assert "no problem found" in printed["replicate check my-paper"]
     own, committed = copy / "results-mine", copy / "results"
     assert (own / "my_paper" / "smoke" / "figures" / "silent_groups.png").is_file()

@@ -146,11 +146,11 @@ def test_copies_in_pairs_are_called_copies_even_if_no_prompt_recurs() -> None:
     assert not any("avoid or balance" in f for f in found)
 
 
-@pytest.mark.parametrize(("copied", "refuted"), [(1, 0), (2, 20)])
+@pytest.mark.parametrize(("copied", "refuted"), [(1, 0), (2, 8)])
 def test_fast_learning_is_not_taken_for_dependence(copied: int, refuted: int) -> None:
     """Logits rise by 4 over three passes; copies, mixed with independent groups, are still found."""
     off = 0
-    for seed in range(20):
+    for seed in range(8):
         rng = np.random.default_rng(seed)
         order = np.concatenate([rng.permutation(160) for _ in range(3)])
         steps = np.arange(480) // PER_STEP
@@ -159,7 +159,7 @@ def test_fast_learning_is_not_taken_for_dependence(copied: int, refuted: int) ->
         rewards[::40] = run_log(p[::40], 8, seed).rewards  # so that not every count is even
         found = diagnose(log_of(rewards, order, steps=steps)).findings
         off += any("groups of the same prompt differ" in f for f in found if f.startswith("OFF"))
-    assert abs(off - refuted) <= 2
+    assert abs(off - refuted) <= 1
 
 
 def test_a_solve_rate_that_moves_is_named_and_a_smaller_window_clears_it() -> None:
