@@ -103,7 +103,12 @@ def watching_selected_logits(model: nn.Module, ids: Tensor) -> Iterator[list[Ten
         with maybe_gather_lm_head_ctx(head.weight, head.bias):
             weight, bias = (x.full_tensor() if isinstance(x, DTensor) else x for x in (head.weight, head.bias))
             logits = selected_logits(hidden.to(weight.device), chunk, weight, bias, scale, softcap)
-        found.append(logits.to(ids.device) if packed is None else packed.of_tokens(logits[0]).to(ids.device))
+        if packed is None:
+            found.append(logits.to(ids.device))
+            return
+        if not found:
+            found.append(torch.zeros(ids.shape, dtype=logits.dtype, device=ids.device))
+        found[0][output.rows] = packed.of_tokens(logits[0]).to(ids.device)
 
     handle = causal.base_model.register_forward_hook(record)
     try:

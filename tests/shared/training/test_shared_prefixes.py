@@ -17,9 +17,16 @@ from grpo_replications.shared.models import catalog
 from grpo_replications.shared.training import shared_prefixes
 from grpo_replications.shared.training.group_log import read_group_log
 from grpo_replications.shared.training.token_weights import token_weighting
-from tests.shared.training.test_trainer import GROUP, make_trainer, policy
+from tests.shared.training.test_trainer import GROUP, make_trainer, mixed_reward, policy
 
 pytestmark = pytest.mark.skipif(not hasattr(utils, "add_fused_lm_head"), reason="this version of TRL is refused")
+
+
+def silent_first(completion_ids: list[list[int]], **_: Any) -> list[float]:
+    """Rewards that are equal in the first group and mixed in the second."""
+    return [0.5] * GROUP + mixed_reward(completion_ids[GROUP:])
+
+
 RAW_LOGITS = token_weighting("sharpness", mu=0.0, lower=0.01, upper=9.0)
 SETTINGS: dict[str, dict[str, Any]] = {
     "raw logits and a reference": {"token_weight": RAW_LOGITS, "beta": 0.1},
@@ -31,7 +38,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "top_entropy_quantile": 0.5,
     },
     "adapter and checkpointing": {"peft": True, "gradient_checkpointing": True},
-    "bfloat16": {"bf16": True},
+    "a silent group": {"token_weight": RAW_LOGITS, "reward": silent_first},
+    "bfloat16": {"bf16": True, "reward": silent_first},
 }
 ARCHITECTURES = [("llama", "eager"), ("qwen2", "sdpa"), ("qwen3", "eager")]
 
@@ -88,6 +96,12 @@ def check(tmp_path: Path, tolerance: float = 1e-5, model: Any = repetitive, **se
 def test_gradients_are_those_of_one_row_a_completion(name: str, tmp_path: Path) -> None:
     settings = dict(SETTINGS[name])
     check(tmp_path, tolerance=0.03 if settings.get("bf16") else 1e-5, **settings)
+
+
+def test_without_any_advantage_the_gradient_is_zero(tmp_path: Path) -> None:
+    settings = {"reward": lambda completion_ids, **_: [0.5] * len(completion_ids)}
+    (gradient,), _ = trained(tmp_path, True, repetitive, **settings)
+    assert not gradient.any()
 
 
 @pytest.mark.parametrize(("model_type", "attention"), ARCHITECTURES)
