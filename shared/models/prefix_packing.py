@@ -78,37 +78,66 @@ def prefix_nodes(ids: np.ndarray, mask: np.ndarray, prompts: np.ndarray) -> np.n
 def pack(prompt_ids: Tensor, prompt_mask: Tensor, completion_ids: Tensor, completion_mask: Tensor) -> PackedCompletions:
     """Pack completions (B, T), real tokens first, behind their prompts (B, P), real tokens last.
 
-    A token keeps the position that it has in the unpacked rows, padding counted. Equal prompts share a text.
+    A token keeps the position that it has in the unpacked rows, padding counted. Equal prompts share a text. Memory: N
+    squared for each text, of which `packed_shapes` tells beforehand.
     Raises ValueError for masks that are not so, a prompt without a token, or completions without one.
     """
     device = completion_ids.device
-    prompts, real_prompt, ids, mask = (
-        value.detach().cpu().numpy() for value in (prompt_ids, prompt_mask != 0, completion_ids, completion_mask != 0)
-    )
-    _check(real_prompt, mask)
-    _, example, prompt_of = np.unique(
-        np.where(real_prompt, prompts, -1), axis=0, return_index=True, return_inverse=True
-    )
-    prompt_of = prompt_of.reshape(-1)
-    nodes = prefix_nodes(ids, mask, prompt_of)
-    if nodes.max(initial=-1) < 0:
-        raise ValueError("no completion has a token")
-    texts = [
-        _text(prompts[one], real_prompt[one], ids[prompt_of == u], nodes[prompt_of == u])
-        for u, one in enumerate(example)
-    ]
+    layout = _layout(prompt_ids, prompt_mask, completion_ids, completion_mask)
+    nodes, mask = layout.nodes, layout.nodes >= 0
+    texts = [_text(layout, u, one) for u, one in enumerate(layout.example)]
     batches, offsets = _batches(texts)
     sources = np.empty(nodes.max() + 1, dtype=np.int64)
     labels = np.empty_like(sources)
     for text, offset in zip(texts, offsets, strict=True):
         sources[text.nodes] = offset + text.sources
-    labels[nodes[mask]] = ids[mask]
+    labels[nodes[mask]] = layout.ids[mask]
     return PackedCompletions(
         [PackedBatch(*(torch.from_numpy(part).to(device) for part in batch)) for batch in batches],
         torch.from_numpy(sources).to(device),
         torch.from_numpy(labels).to(device),
         torch.from_numpy(nodes).to(device),
     )
+
+
+def packed_shapes(
+    prompt_ids: Tensor, prompt_mask: Tensor, completion_ids: Tensor, completion_mask: Tensor
+) -> list[tuple[int, int]]:
+    """Rows and places of each batch that `pack` makes of the same arguments, without making them."""
+    layout = _layout(prompt_ids, prompt_mask, completion_ids, completion_mask)
+    lengths = [int(layout.real[one].sum()) + len(inner) for one, inner in zip(layout.example, layout.inner)]
+    return [(len(group), lengths[group[0]]) for group in _alike(lengths)]
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Prompts (B, P) with their mask, ids and nodes (B, T); of each text a row that has it, its rows, its inner nodes.
+
+    Inner nodes are those from which something is predicted.
+    """
+
+    prompts: np.ndarray
+    real: np.ndarray
+    ids: np.ndarray
+    nodes: np.ndarray
+    example: np.ndarray
+    rows: list[np.ndarray]
+    inner: list[np.ndarray]
+
+
+def _layout(prompt_ids: Tensor, prompt_mask: Tensor, completion_ids: Tensor, completion_mask: Tensor) -> _Layout:
+    prompts, real, ids, mask = (
+        value.detach().cpu().numpy() for value in (prompt_ids, prompt_mask != 0, completion_ids, completion_mask != 0)
+    )
+    _check(real, mask)
+    _, example, prompt_of = np.unique(np.where(real, prompts, -1), axis=0, return_index=True, return_inverse=True)
+    prompt_of = prompt_of.reshape(-1)
+    nodes = prefix_nodes(ids, mask, prompt_of)
+    if nodes.max(initial=-1) < 0:
+        raise ValueError("no completion has a token")
+    rows = [np.flatnonzero(prompt_of == u) for u in range(len(example))]
+    inner = [np.unique(nodes[own, :-1][nodes[own, 1:] >= 0]) for own in rows]
+    return _Layout(prompts, real, ids, nodes, example, rows, inner)
 
 
 def _check(prompt: np.ndarray, completion: np.ndarray) -> None:
@@ -129,12 +158,12 @@ class _Text:
     sources: np.ndarray  # (m,) their places in this text
 
 
-def _text(prompt: np.ndarray, real: np.ndarray, ids: np.ndarray, nodes: np.ndarray) -> _Text:
-    """The text of one prompt (P,) with its mask, and of its completions' ids and nodes (b, T)."""
+def _text(layout: _Layout, number: int, example: int) -> _Text:
+    """The text of one prompt, which the row `example` has."""
+    prompt, real, inner = layout.prompts[example], layout.real[example], layout.inner[number]
+    ids, nodes = layout.ids[layout.rows[number]], layout.nodes[layout.rows[number]]
     start = len(real) - real.sum()
     length = len(real) - start
-    going_on = nodes[:, :-1][nodes[:, 1:] >= 0]  # nodes from which something is predicted
-    inner = np.unique(going_on)
     place = {int(node): length + i for i, node in enumerate(inner)}
     size = length + len(inner)
     text_ids, positions = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
@@ -162,17 +191,7 @@ def _text(prompt: np.ndarray, real: np.ndarray, ids: np.ndarray, nodes: np.ndarr
 
 def _batches(texts: Sequence[_Text]) -> tuple[list[tuple[np.ndarray, np.ndarray, np.ndarray]], list[int]]:
     """Texts of similar length together, and for each text the place of its first token among those of all batches."""
-    by_length = sorted(range(len(texts)), key=lambda i: -len(texts[i].ids))
-    groups: list[list[int]] = []
-    places = 0
-    for i in by_length:
-        places += len(texts[i].ids)
-        longest = len(texts[groups[-1][0]].ids) if groups else 0
-        if groups and places >= (1 - PADDING_ALLOWED) * longest * (len(groups[-1]) + 1):
-            groups[-1].append(i)
-        else:
-            groups.append([i])
-            places = len(texts[i].ids)
+    groups = _alike([len(text.ids) for text in texts])
     batches, offsets, begin = [], [0] * len(texts), 0
     for group in groups:
         size = len(texts[group[0]].ids)
@@ -187,3 +206,17 @@ def _batches(texts: Sequence[_Text]) -> tuple[list[tuple[np.ndarray, np.ndarray,
         batches.append((ids, positions, visible))
         begin += len(group) * size
     return batches, offsets
+
+
+def _alike(lengths: Sequence[int]) -> list[list[int]]:
+    """Numbers of texts to put together, the longest first, with at most PADDING_ALLOWED of a batch as padding."""
+    groups: list[list[int]] = []
+    places = 0
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        places += lengths[i]
+        if groups and places >= (1 - PADDING_ALLOWED) * lengths[groups[-1][0]] * (len(groups[-1]) + 1):
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+            places = lengths[i]
+    return groups

@@ -25,7 +25,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from trl.trainer import utils
 
 from grpo_replications.shared.errors import ReplicationError
-from grpo_replications.shared.models.prefix_packing import PackedCompletions, pack
+from grpo_replications.shared.models.prefix_packing import PackedCompletions, pack, packed_shapes
 
 MODEL_TYPES = ("llama", "qwen2", "qwen3")
 """Architectures whose gradients a test compares with TRL's own rows."""
@@ -33,7 +33,7 @@ MODEL_TYPES = ("llama", "qwen2", "qwen3")
 ATTENTION = ("sdpa", "eager")
 """Ways of computing attention that take a mask of any form."""
 
-RAN_PLAINLY = "scoring/share"
+SHARE = "scoring/share"
 """Logged with every step: tokens that went through the model, as a share of those that TRL's rows have."""
 
 
@@ -60,7 +60,7 @@ class SharedPrefixes:
         return inputs["advantages"].reshape(len(inputs["advantages"]), -1).eq(0).all(dim=1)
 
     def _note_scoring(self, share: float) -> None:
-        self._metrics["train" if self.model.training else "eval"][RAN_PLAINLY].append(share)
+        self._metrics["train" if self.model.training else "eval"][SHARE].append(share)
 
     def _check_shared_prefixes(self) -> None:
         """Raise ReplicationError where prefixes cannot be shared, with the reason and what to do."""
@@ -109,10 +109,10 @@ class _Packed:
         prompt_of, ids = input_ids.split([prompts, self.length], dim=1)
         prompt_mask, mask = attention_mask.split([prompts, self.length], dim=1)
         parts = [
-            (rows, idle, pack(prompt_of[rows], prompt_mask[rows], ids[rows], mask[rows]))
+            ((prompt_of[rows], prompt_mask[rows], ids[rows], mask[rows]), rows, idle)
             for rows, idle in self._parts(mask)
         ]
-        shapes = [shape for *_, packed in parts for shape in packed.shapes]
+        shapes = [shape for texts, *_ in parts for shape in packed_shapes(*texts)]
         config = _causal(self.bare).config
         if not parts or work(config, shapes) >= work(config, [tuple(input_ids.shape)]):
             self.note(1.0)  # nothing is saved: very long completions, which would all attend to each other
@@ -121,7 +121,8 @@ class _Packed:
             )
         self.note(sum(rows * places for rows, places in shapes) / input_ids.numel())
         found: dict[str, Tensor | None] = {"log_probs": None, "entropy": None}
-        for rows, idle, packed in parts:
+        for texts, rows, idle in parts:
+            packed = pack(*texts)
             first = packed.batches[0].ids  # a wrapper of the model may look at it; the backbone gets all of them
             gradient = torch.set_grad_enabled(torch.is_grad_enabled() and not idle)
             with gradient, _on_texts(_causal(self.bare).base_model, packed, rows):
@@ -158,16 +159,9 @@ def _on_texts(backbone: nn.Module, packed: PackedCompletions, rows: Tensor) -> I
     def forward(input_ids: Tensor, use_cache: bool = False, **rest: Any) -> BaseModelOutputWithPast:
         states = []
         for batch in packed.batches:
-            mask = batch.visible
-            if backbone.config._attn_implementation == "eager":  # which adds its mask
-                dtype = (
-                    torch.get_autocast_dtype(mask.device.type)
-                    if torch.is_autocast_enabled(mask.device.type)
-                    else backbone.dtype
-                )
-                mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(
-                    ~mask, torch.finfo(dtype).min
-                )
+            mask = (
+                _additive(batch.visible, backbone) if backbone.config._attn_implementation == "eager" else batch.visible
+            )
             found = plain(
                 input_ids=batch.ids, attention_mask=mask, position_ids=batch.positions, use_cache=False, **rest
             )
@@ -182,9 +176,16 @@ def _on_texts(backbone: nn.Module, packed: PackedCompletions, rows: Tensor) -> I
         yield
     finally:
         if own is None:
-            del backbone.forward
+            del backbone.forward  # the class has it again
         else:
             backbone.forward = own
+
+
+def _additive(visible: Tensor, backbone: nn.Module) -> Tensor:
+    """A mask that eager attention adds to its scores: 0 where a token is seen, else the least number of their type."""
+    kind = visible.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else backbone.dtype
+    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill(~visible, torch.finfo(dtype).min)
 
 
 def work(config: Any, shapes: list[tuple[int, int]]) -> int:
