@@ -33,7 +33,11 @@ from grpo_replications.shared.harness.papers import Paper, discover
 PAPERS = Path(__file__).resolve().parent
 DEFAULT_PROFILE = "quick"
 SUITE = ("gguf", "jinja2", "matplotlib", "pandas", "pyarrow")  # what the extra of that name installs
-BENCH_MODULES = ("grpo_replications.shared.harness.bench", "grpo_replications.synthetic.bench")
+BENCH_MODULES = (
+    "grpo_replications.shared.harness.bench",
+    "grpo_replications.synthetic.bench",
+    "grpo_replications.replications.step_bench",
+)
 EXAMPLES = """
 examples:
   replicate list

@@ -9,9 +9,11 @@ from rich.console import Console
 from rich.table import Table
 
 from grpo_replications.shared.planning.diagnostics import Diagnosis, Part
+from grpo_replications.shared.planning.difficulty_fit import LARGEST_GROUP
 from grpo_replications.shared.planning.findings import FEW, REFUTED, p_words
 from grpo_replications.shared.planning.group_size_budget import Budget
 from grpo_replications.shared.planning.group_size_plan import Plan
+from grpo_replications.shared.planning.rate_forecast import BETA, MIXTURE, REACH
 from grpo_replications.shared.planning.run_drift import Drift
 from grpo_replications.shared.planning.size_choice import SizeChoice
 from grpo_replications.shared.statistics.estimates import Estimate
@@ -55,11 +57,14 @@ def print_plan(console: Console, plan: Plan) -> None:
     if plan.fitted is None:
         say(f"One size for all whose {goal}: {plain}.")
     else:
+        size = _size(plan.fitted.single, plan.fitted.method, plan.fitted.reach)
         say(
-            f"One size for all whose {goal}: G = {_size(plan.fitted.single)}, from a Beta distribution fitted to the "
-            f"rollouts ({plain} if the rates as they are were exact)."
+            f"One size for all whose {goal}: G = {size}, from the {_fit(plan.fitted.method)} ({plain} if the rates as "
+            "they are were exact)."
         )
-        if plan.fitted.family_p_value < REFUTED:
+        say(_limits(plan.fitted.reach, plan.fitted.why_beta, f"{plan.samples} rollouts"))
+        by_beta = plan.fitted.method == BETA or any(line.method == BETA for line in plan.silent)
+        if by_beta and plan.fitted.family_p_value < REFUTED:
             say(
                 f"! The Beta family does not describe the counts ({p_words(plan.fitted.family_p_value)}): a guide only."
             )
@@ -69,7 +74,10 @@ def print_plan(console: Console, plan: Plan) -> None:
         unbiased = (line.without_replacement for line in plan.silent)
         table.add_row("unbiased, from the rollouts", *("" if one is None else f"{one:.1%}" for one in unbiased))
     if plan.fitted is not None:
-        table.add_row("from the Beta fit", *(f"{line.fitted.value:.1%}" for line in plan.silent))
+        methods = [line.method for line in plan.silent]
+        for method in dict.fromkeys(methods):
+            own = (f"{line.fitted.value:.1%}" if line.method == method else "" for line in plan.silent)
+            table.add_row(f"from the {method}", *own)
     console.print(table)
     if plan.budget is not None:
         _print_budget(console, plan.budget)
@@ -154,9 +162,12 @@ def _print_choice(console: Console, d: Diagnosis, c: SizeChoice) -> None:
     )
     say(f"{advice} ({min(c.defensible)} to {max(c.defensible)} defensible, best {c.best}).", style="bold")
     full = next(one for one in reversed(d.suggestions) if one.target.startswith("fidelity"))
-    say(f"For a {full.target}, whatever it costs: G = {_size(full.group_size)}.")
+    size = _size(full.group_size, full.method, d.reach)
+    say(f"For a {full.target}, whatever it costs: G = {size}, from the {_fit(full.method)}.")
     both = " r is not in the log: both ends of its usual range are shown." if len(c.noise_ratios) > 1 else ""
-    say(f"Sizes are from a Beta fit to {d.choice_over}, which predicts {_percent(d.parts[-1].predicted)} silent.{both}")
+    used = MIXTURE if d.reach else BETA
+    say(f"The table is from the {_fit(used)}, of {d.choice_over}.{both}")
+    say(_limits(d.reach, d.why_beta, f"Groups of {d.group_size}"))
 
 
 def _trend(d: Diagnosis) -> str:
@@ -205,13 +216,14 @@ def print_diagnosis(console: Console, d: Diagnosis) -> None:
         table.add_row(
             f"{line.group_size}{' (this run)' if line.group_size == d.group_size else ''}",
             _percent(line.silent),
-            "subsets" if line.counted else "Beta fit",
+            "subsets" if line.counted else line.method,
             _with_interval(line.fidelity),
             f"{line.nonzero:.1f}",
         )
     console.print(table)
     for one in d.suggestions:
-        say(f"Suggested G, {one.target}, {one.over}: {_size(one.group_size)}")
+        size = _size(one.group_size, one.method, d.group_size * REACH)
+        say(f"Suggested G, {one.target}, {one.over}: {size}, from the {_fit(one.method)}")
     for name, change in (("Entropy", d.entropy), ("Length", d.length)):
         if change is not None:
             say(_drift(name, change))
@@ -309,6 +321,20 @@ def _with_interval(one: Estimate) -> str:
     return f"{one.value:.3f} ({one.low:.3f} to {one.high:.3f})"
 
 
-def _size(one: Estimate) -> str:
-    words = [f"{size:.0f}" if math.isfinite(size) else "more than 4,096" for size in one[:3]]
+def _fit(method: str) -> str:
+    """Which fit a number is from, in words."""
+    return "mixture of solve rates that fits best" if method == MIXTURE else "Beta distribution that fits best"
+
+
+def _limits(reach: int, why_beta: str | None, counts: str) -> str:
+    """Up to which group size no shape of difficulties is assumed, or why one is."""
+    if reach:
+        return f"{counts}: up to G = {reach} no shape of difficulties is assumed, beyond it a Beta distribution."
+    return f"A Beta distribution of difficulties is assumed: {why_beta}."
+
+
+def _size(one: Estimate, method: str, reach: int) -> str:
+    """A smallest group size with its interval, as far as the fit that it comes from was asked."""
+    limit = reach if method == MIXTURE else LARGEST_GROUP
+    words = [f"{size:.0f}" if math.isfinite(size) else f"more than {limit:,}" for size in one[:3]]
     return f"{words[0]} ({words[1]} to {words[2]})"

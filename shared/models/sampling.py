@@ -79,10 +79,49 @@ def sample_completions(
     try:
         with torch.no_grad(), autocast(model, precision):
             for batch in _equal_lengths(ids, max_rows):
-                _descend(model, ids, batch, count, max_new_tokens, ends, temperature, max_rows, generator, collected)
+                counts = [count] * len(batch)
+                _descend(model, ids, batch, counts, max_new_tokens, ends, temperature, max_rows, generator, collected)
     finally:
         model.train(training)
     return [found.sample(prompt) for found, prompt in zip(collected, ids, strict=True)]
+
+
+def sample_rows(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    ends: Sequence[int],
+    *,
+    max_new_tokens: int,
+    generator: torch.Generator | None = None,
+    temperature: float = 1.0,
+) -> list[tuple[int, ...]]:
+    """One completion of each prompt of token ids, in their order; equal prompts are computed once, and all together.
+
+    Prompts of different lengths are padded on the left. `ends`: tokens that end a completion. `generator`: a CPU
+    generator, or torch's own where none is given. The model is evaluated as it is, in evaluation mode.
+    """
+    rows_of: dict[tuple[int, ...], list[int]] = {}
+    for i, prompt in enumerate(prompts):
+        rows_of.setdefault(tuple(prompt), []).append(i)
+    ids = list(rows_of)
+    collected = [_Collected(len(rows)) for rows in rows_of.values()]
+    everything = list(range(len(ids)))
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            _descend(
+                *(model, ids, everything, [len(rows) for rows in rows_of.values()], max_new_tokens, list(ends)),
+                *(temperature, len(prompts), generator or torch.default_generator, collected),
+            )
+    finally:
+        model.train(training)
+    drawn: list[tuple[int, ...]] = [()] * len(prompts)
+    for found, rows in zip(collected, rows_of.values(), strict=True):
+        completions = list(found.index)
+        for row, which in zip(rows, found.draws, strict=True):
+            drawn[row] = completions[which]
+    return drawn
 
 
 def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -141,7 +180,8 @@ class _Collected:
 class _Frontier:
     """Distinct prefixes of equal length, one row each: what they are and which draws have them.
 
-    `cache` holds all tokens but the last, `last` (rows, tokens) what is still to be fed. Lists have one entry per row.
+    `cache` holds all tokens but the last, `last` (rows, tokens) what is still to be fed. Lists have one entry per row;
+    `padding` is on the left of a row's prompt.
     """
 
     cache: DynamicCache | None
@@ -150,10 +190,22 @@ class _Frontier:
     prefixes: list[tuple[int, ...]]
     logps: list[float]
     draws: list[np.ndarray]
+    padding: list[int]
+
+    def inputs(self) -> dict[str, Any]:
+        """What the model is called with; a mask and positions only where there is padding."""
+        inputs: dict[str, Any] = {"input_ids": self.last, "cache": self.cache}
+        if any(self.padding):
+            known = 0 if self.cache is None else self.cache.get_seq_length()
+            place = torch.arange(known + self.last.size(1), device=self.last.device)
+            position = place - torch.tensor(self.padding, device=self.last.device).unsqueeze(1)
+            inputs["attention_mask"] = (position >= 0).long()
+            inputs["position_ids"] = position[:, known:].clamp(min=0)
+        return inputs
 
     def rows(self, chosen: slice) -> _Frontier:
         cache = None if self.cache is None else _select(self.cache, chosen)
-        parts = (self.prompts, self.prefixes, self.logps, self.draws)
+        parts = (self.prompts, self.prefixes, self.logps, self.draws, self.padding)
         return _Frontier(cache, self.last[chosen], *(part[chosen] for part in parts))
 
 
@@ -161,7 +213,7 @@ def _descend(
     model: PreTrainedModel,
     ids: list[tuple[int, ...]],
     batch: list[int],
-    count: int,
+    counts: list[int],
     limit: int,
     ends: list[int],
     temperature: float,
@@ -169,17 +221,19 @@ def _descend(
     generator: torch.Generator,
     collected: list[_Collected],
 ) -> None:
-    """Extend the prompts of `batch` token by token until all their completions have ended; depth first over splits."""
-    start = torch.tensor([ids[i] for i in batch], device=model.device)
-    draws = [np.arange(count) for _ in batch]
-    stack = [_Frontier(None, start, batch, [()] * len(batch), [0.0] * len(batch), draws)]
+    """Extend the prompts of `batch`, `counts` times each, until all completions have ended; depth first over splits."""
+    longest = max(len(ids[i]) for i in batch)
+    padding = [longest - len(ids[i]) for i in batch]
+    start = torch.tensor([[0] * pad + list(ids[i]) for pad, i in zip(padding, batch)], device=model.device)
+    draws = [np.arange(count) for count in counts]
+    stack = [_Frontier(None, start, batch, [()] * len(batch), [0.0] * len(batch), draws, padding)]
     while stack:
         frontier = stack.pop()
         if len(frontier.prefixes) > max_rows:
             half = len(frontier.prefixes) // 2
             stack += [frontier.rows(slice(half, None)), frontier.rows(slice(0, half))]
             continue
-        output = model(input_ids=frontier.last, cache=frontier.cache, use_cache=True, logits_to_keep=1)
+        output = model(**frontier.inputs(), use_cache=True, logits_to_keep=1)
         probabilities = (output.logits[:, -1].float() / temperature).softmax(dim=-1)
         rows, tokens, row_draws = _draw(probabilities, frontier.draws, generator)
         token_logps = probabilities[rows, tokens].log().tolist()
@@ -192,10 +246,11 @@ def _descend(
                 going.append((j, row, prefix, logp))
         if going:
             chosen, parents, prefixes, sums = (list(part) for part in zip(*going, strict=True))
-            cache = _select(output.cache, torch.tensor(parents, device=model.device))
-            prompts = [frontier.prompts[row] for row in parents]
+            same = parents == list(range(len(frontier.prompts)))  # then the cache need not be copied
+            cache = output.cache if same else _select(output.cache, torch.tensor(parents, device=model.device))
+            prompts, padding = ([part[row] for row in parents] for part in (frontier.prompts, frontier.padding))
             last = tokens[torch.tensor(chosen, device=tokens.device)].unsqueeze(1)
-            stack.append(_Frontier(cache, last, prompts, prefixes, sums, [row_draws[j] for j in chosen]))
+            stack.append(_Frontier(cache, last, prompts, prefixes, sums, [row_draws[j] for j in chosen], padding))
 
 
 def _draw(

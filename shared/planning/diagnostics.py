@@ -12,9 +12,12 @@ What stands against the observed silent share (see `shared.planning.difficulty_f
   other or solve rates moved within the window.
 - All groups: a Beta distribution of solve rates fitted to the counts, for all of training and for each part. The fit
   has seen what it predicts: agreement says that the family describes the difficulties, not that completions are
-  independent. What it is for is other group sizes. Two tests go with it: whether the family fits, and whether the
-  counts can come from independent completions at all.
+  independent. (A mixture of any shape would agree with every log, and say nothing.) Two tests go with it: whether the
+  family fits, and whether the counts can come from independent completions at all.
 - Group sizes up to the run's own: counted in subsets of its groups, without any model.
+- Larger ones: from the mixture of solve rates that fits best, up to four times the run's own, where the study of
+  forecasts found that its intervals hold; beyond, and where a log is too small for it, from the Beta fit
+  (`rate_forecast`).
 
 Intervals of shares are Wilson's with a group as the unit; those from the fit cover the finite number of groups. None of
 them covers what another run would give. Drifts and gradient norms: `shared.planning.run_drift`.
@@ -30,7 +33,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from grpo_replications.shared.planning.difficulty_fit import (
-    BetaFit,
     Counts,
     MixtureTest,
     RecurrenceTest,
@@ -42,6 +44,7 @@ from grpo_replications.shared.planning.difficulty_fit import (
     usual_gap,
 )
 from grpo_replications.shared.planning.findings import findings
+from grpo_replications.shared.planning.rate_forecast import RateForecast
 from grpo_replications.shared.planning.run_drift import (
     Drift,
     GradientNorms,
@@ -51,7 +54,7 @@ from grpo_replications.shared.planning.run_drift import (
     parts_of_training,
 )
 from grpo_replications.shared.planning.run_log import RunLog
-from grpo_replications.shared.planning.size_choice import USUAL_SIZES, SizeChoice, choose_size, fitted_rates
+from grpo_replications.shared.planning.size_choice import USUAL_SIZES, SizeChoice, choose_size
 from grpo_replications.shared.statistics.estimates import Estimate, wilson_interval
 
 SIZES = (2, 4, 8, 16, 32, 64, 128)
@@ -88,23 +91,26 @@ class Part:
 class SizeLine:
     """One group size: silent rate (`counted` in subsets, or from the fit), fidelity of the set, nonzero advantages.
 
-    `nonzero`: completions of a group with nonzero advantage, G x (1 - silent rate).
+    `method`: which fit answers for this size. `nonzero`: completions of a group with nonzero advantage, G x (1 -
+    silent rate).
     """
 
     group_size: int
     silent: Estimate
     counted: bool
+    method: str
     fidelity: Estimate
     nonzero: float
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """Smallest group size that meets a target, for the difficulties of all groups or of the last part."""
+    """Smallest group size that meets a target for the groups `over` which it is judged, and the fit it comes from."""
 
     target: str
     over: str
     group_size: Estimate
+    method: str
 
 
 @dataclass(frozen=True)
@@ -123,6 +129,7 @@ class Diagnosis:
     `effective_group_size`: G x (1 - share of groups kept silent), the completions of a group that on average get an
     advantage. `silent_trend`: change of the silent share over 100 steps, None for fewer than three steps. `choice`:
     sizes for the same completions a step, on the solve rates of `choice_over`; None where no size is suggested.
+    `reach`: largest size that the mixture of `choice_over` answers for, 0 for none, and then `why_beta` says why.
     """
 
     source: str
@@ -144,6 +151,8 @@ class Diagnosis:
     completions_per_step: int
     choice: SizeChoice | None
     choice_over: str
+    reach: int
+    why_beta: str | None
     effective_group_size: Estimate
     parts: list[Part]
     observed: float
@@ -197,7 +206,7 @@ def diagnose(
         return Counts(np.bincount(known, minlength=log.group_size + 1).astype(float), int((~first_draw[rows]).sum()))
 
     everything = counts(np.arange(len(k)))
-    fit = fit_beta(everything)
+    fit = RateForecast.of(everything)
     blocks = parts_of_training(log.steps)
     parts = [_part(log, rows, counts(rows), k, success) for rows in blocks]
     shares = silent_shares(log.rewards, success)
@@ -205,7 +214,7 @@ def diagnose(
     open_ended = bool(right.any() and not right.all()) and (binary or success_given)
     last = counts(blocks[-1])
     recent = len(blocks) > 1 and last.groups >= ENOUGH_FOR_SIZE
-    recent_fit = fit_beta(last) if recent else fit
+    recent_fit = RateForecast.of(last) if recent else fit
     diagnosis = Diagnosis(
         source=log.source,
         kind=log.kind,
@@ -226,11 +235,13 @@ def diagnose(
         completions_per_step=int(np.median(np.unique(log.steps, return_counts=True)[1])) * log.group_size,
         choice=_choice(recent_fit, log, noise_ratio) if open_ended else None,
         choice_over="the last part" if recent else "all groups",
+        reach=recent_fit.reach,
+        why_beta=recent_fit.why_beta,
         effective_group_size=_complement(shares.silent, log.group_size),
         parts=parts,
         observed=everything.silent_share(log.group_size),
-        predicted=fit.silent_rate(log.group_size),
-        family_p_value=misfit(everything, fit),
+        predicted=fit.beta.silent_rate(log.group_size),
+        family_p_value=misfit(everything, fit.beta),
         mixture=None if redrawn else mixture_test(everything),
         recurrence=None if redrawn else recurrence_test(log.steps, log.prompts, k, log.group_size, window),
         sizes=_size_lines(log, everything, fit, binary),
@@ -274,7 +285,7 @@ def _part(log: RunLog, rows: np.ndarray, counts: Counts, k: np.ndarray, success:
     )
 
 
-def _size_lines(log: RunLog, counts: Counts, fit: BetaFit, binary: bool) -> list[SizeLine]:
+def _size_lines(log: RunLog, counts: Counts, fit: RateForecast, binary: bool) -> list[SizeLine]:
     """Sizes up to the run's own counted in subsets of its groups, of the rewards as they are; larger from the fit."""
     lines = []
     for size in sorted({*SIZES, log.group_size}):
@@ -284,7 +295,9 @@ def _size_lines(log: RunLog, counts: Counts, fit: BetaFit, binary: bool) -> list
             # Subsets of one group are not independent: the interval is of as many groups, not of all subsets.
             share = counts.silent_share(size) if binary else equal_subsets(log.rewards, size)
             silent = wilson_interval(share * counts.groups, counts.groups)
-        lines.append(SizeLine(size, silent, counted, fit.fidelity(size), size * (1 - float(silent.value))))
+        lines.append(
+            SizeLine(size, silent, counted, fit.method(size), fit.fidelity(size), size * (1 - float(silent.value)))
+        )
     return lines
 
 
@@ -297,8 +310,9 @@ def equal_subsets(rewards: np.ndarray, size: int) -> float:
     return float(np.exp(log_subset(runs, group_size, size)).sum() / n)
 
 
-def _choice(fit: BetaFit, log: RunLog, noise_ratio: float | None) -> SizeChoice:
-    return choose_size(fitted_rates(fit, log.source), sorted({*USUAL_SIZES, log.group_size}), noise_ratio)
+def _choice(fit: RateForecast, log: RunLog, noise_ratio: float | None) -> SizeChoice:
+    sizes = sorted(size for size in {*USUAL_SIZES, log.group_size} if size <= fit.largest)
+    return choose_size(fit.rates(log.source), sizes, noise_ratio)
 
 
 def _trend(steps: np.ndarray, silent: np.ndarray) -> Estimate | None:
@@ -313,14 +327,14 @@ def _trend(steps: np.ndarray, silent: np.ndarray) -> Estimate | None:
 
 
 def _suggestions(
-    fit: BetaFit, recent_fit: BetaFit, recent: bool, fidelity: float, silent_share: float | None
+    fit: RateForecast, recent_fit: RateForecast, recent: bool, fidelity: float, silent_share: float | None
 ) -> list[Suggestion]:
     found = []
     for name, one in [("all groups", fit), *([("the last part", recent_fit)] if recent else [])]:
-        found.append(Suggestion(f"fidelity of at least {fidelity:g}", name, one.smallest_group_size(fidelity)))
+        targets = {f"fidelity of at least {fidelity:g}": one.smallest_group_size(fidelity)}
         if silent_share is not None:
-            size = one.smallest_group_size_for_silence(silent_share)
-            found.append(Suggestion(f"at most {silent_share:.0%} silent", name, size))
+            targets[f"at most {silent_share:.0%} silent"] = one.smallest_group_size_for_silence(silent_share)
+        found += [Suggestion(target, name, size, one.method_of_size(size)) for target, size in targets.items()]
     return found
 
 

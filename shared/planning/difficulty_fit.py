@@ -6,7 +6,8 @@ prompt's solve rate p, and over prompts the counts are a mixture of binomials. W
 - **Smaller groups.** The silent rate at G' <= G is counted, not modeled: the share of subsets of G' completions that
   are all right or all wrong, C(k,G')/C(G,G') + C(G-k,G')/C(G,G'). It needs no independence.
 - **The group's own size and larger.** A group's own counts hold no second opinion on its silent rate. A Beta
-  distribution over p (`fit_beta`) smooths and extrapolates; it is a family, and may not fit (`misfit`).
+  distribution over p (`fit_beta`) smooths and extrapolates; it is a family, and may not fit (`misfit`). What takes no
+  family is in `rate_forecast`.
 - **Independence.** Completions that are alike beyond their prompt's difficulty cannot be told from difficulties that
   differ, as long as each prompt is seen once: both give the same counts (de Finetti). Only counts that no mixture of
   binomials gives refute independence then (`mixture_test`): those that vary less than any, or that leave values of k
@@ -23,14 +24,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import betaln, gammaln
+from scipy.special import betaln, gammaln, roots_jacobi
 from scipy.stats import betabinom, chi2
 
+from grpo_replications.shared.planning.solve_rates import SolveRates
 from grpo_replications.shared.statistics.estimates import Estimate, default_generator
 from grpo_replications.shared.theory.closed_forms import sigma
 
 LEVEL = 0.95
 LARGEST_GROUP = 4096  # sizes above are not searched
+_NODES = 200  # of the quadrature
 _CELLS = 41  # of the grid over mean and correlation, each
 _RELEVANT = 12.0  # cells whose log-likelihood is this far below the best hold nothing of the posterior
 
@@ -115,22 +118,19 @@ class BetaFit:
         return pmf @ sigma(np.arange(size + 1), size) / limit
 
     def _smallest(self, enough: Callable[[int], np.ndarray]) -> Estimate:
-        # "The size needed is at most G" and "G is enough" are one event, so its quantiles come by bisection.
-        ends = []
-        for probability in (0.5, (1 - LEVEL) / 2, (1 + LEVEL) / 2):
-            low, high = 1, 2
-            while self.weight @ enough(high) < probability:
-                low, high = high, 2 * high
-                if high > LARGEST_GROUP:
-                    break
-            if high > LARGEST_GROUP:
-                ends.append(math.inf)
-                continue
-            while high - low > 1:
-                middle = (low + high) // 2
-                low, high = (low, middle) if self.weight @ enough(middle) >= probability else (middle, high)
-            ends.append(float(high))
-        return Estimate(*ends, self.groups)
+        return smallest_size(lambda size: float(self.weight @ enough(size)), self.groups)
+
+    def rates(self, source: str) -> SolveRates:
+        """The central Beta distribution as solve rates with weights, by Gauss-Jacobi quadrature.
+
+        Exact for the silent rate and for every polynomial of degree below 400 in the rate. The central distribution is
+        the one of posterior mean solve rate and correlation; `counts` sum to the fit's groups.
+        """
+        total = self.alpha + self.beta
+        mean, correlation = self.weight @ (self.alpha / total), self.weight @ (1 / (total + 1))
+        precision = (1 - correlation) / correlation
+        nodes, weights = roots_jacobi(_NODES, (1 - mean) * precision - 1, mean * precision - 1)
+        return SolveRates((nodes + 1) / 2, weights / weights.sum() * self.groups, None, source)
 
     def _estimate(self, values: np.ndarray) -> Estimate:
         order = np.argsort(values)
@@ -138,6 +138,28 @@ class BetaFit:
         low, high = (values[order][np.searchsorted(mass, q)] for q in ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
         mean = float(self.weight @ values)
         return Estimate(mean, min(float(low), mean), max(float(high), mean), self.groups)
+
+
+def smallest_size(share_enough: Callable[[int], float], groups: int, largest: int = LARGEST_GROUP) -> Estimate:
+    """Smallest G that is enough, over draws of a distribution: median, central 95 %; inf above `largest`.
+
+    `share_enough(G)`: share of the draws for which G is enough, which must not fall with G. "The size needed is at most
+    G" and "G is enough" are one event, so quantiles come by bisection.
+    """
+    ends = []
+    for probability in (0.5, (1 - LEVEL) / 2, (1 + LEVEL) / 2):
+        low, high = 1, 2
+        while low < largest and share_enough(min(high, largest)) < probability:
+            low, high = min(high, largest), 2 * high
+        if low >= largest:
+            ends.append(math.inf)
+            continue
+        high = min(high, largest)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if share_enough(middle) >= probability else (middle, high)
+        ends.append(float(high))
+    return Estimate(*ends, groups)
 
 
 @dataclass(frozen=True)

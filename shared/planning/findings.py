@@ -33,8 +33,9 @@ def findings(d: Diagnosis, counts: Counts) -> list[str]:
         found += [*_on_mixture(d.mixture, counts), *_on_recurrence(d.recurrence)]
     if d.family_p_value < REFUTED:
         found.append(
-            f"The Beta family does not describe the counts ({p_words(d.family_p_value)}): rates for groups larger than "
-            f"{d.group_size} are a rough guide. Difficulties may have changed in training, or have several clusters."
+            f"The Beta family does not describe the counts ({p_words(d.family_p_value)}): what comes from the Beta "
+            f"fit, for groups larger than {d.reach or d.group_size}, is a rough guide. Difficulties may have changed "
+            "in training, or have several clusters."
         )
     if d.gradient_norms and d.gradient_norms.not_finite:
         found.append(f"{d.gradient_norms.not_finite} gradient norms are not finite.")

@@ -6,8 +6,9 @@ completions see `shared.planning.group_size_budget`.
 
 **Noise.** Rates estimated from n rollouts are not solve rates, and a plan that takes them as such moves with n: for
 Big-Math at a fidelity of 0.95, G = 40, 20 and 15 from 64, 8 and 4 rollouts a problem. So where n is known, the plan for
-the whole set is made from a Beta distribution fitted to the counts (43, 47 and 49), and what the rates as they are say
-stands beside it. What each observed k of n leaves open is the exact (Clopper-Pearson) 95 % interval; sizes are given
+the whole set is made from a distribution fitted to the counts (50, 47 and 49): the mixture of solve rates that fits
+best, up to four times n, and a Beta distribution beyond (`rate_forecast`). What the rates as they are say stands beside
+it. What each observed k of n leaves open is the exact (Clopper-Pearson) 95 % interval; sizes are given
 for both its ends. Problems observed at 0 of n are not known to be unsolvable. The silent share from estimated rates is
 too high by closed form; for G <= n it is also given without bias.
 """
@@ -20,9 +21,9 @@ import numpy as np
 from scipy.stats import beta as beta_distribution
 
 from grpo_replications.shared.errors import ReplicationError
-from grpo_replications.shared.planning.difficulty_fit import BetaFit, Counts, fit_beta, misfit
+from grpo_replications.shared.planning.difficulty_fit import Counts, misfit
 from grpo_replications.shared.planning.group_size_budget import BINS, Budget, bin_edges, plan_budget, set_fidelity
-from grpo_replications.shared.planning.size_choice import fitted_rates
+from grpo_replications.shared.planning.rate_forecast import RateForecast
 from grpo_replications.shared.planning.solve_rates import SolveRates
 from grpo_replications.shared.statistics.estimates import Estimate
 from grpo_replications.shared.theory.closed_forms import (
@@ -76,19 +77,30 @@ class EndPoint:
 
 @dataclass(frozen=True)
 class SilentLine:
-    """Silent share of the whole set at one size: closed form on the rates, without bias where G <= rollouts, fitted."""
+    """Silent share of the whole set at one size: closed form on the rates, without bias where G <= rollouts, fitted.
+
+    `method`: which fit; None without a number of rollouts.
+    """
 
     group_size: int
     closed_form: float
     without_replacement: float | None
     fitted: Estimate | None
+    method: str | None
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """The set as a Beta distribution of solve rates: size for the fidelity, and p-value of the test that it fits."""
+    """The set as a fitted distribution of solve rates: size for the fidelity, and which fit it comes from.
+
+    `reach`: largest size that the mixture answers for, 0 for none, and then `why_beta` says why. `family_p_value`: of
+    the test that a Beta distribution fits.
+    """
 
     single: Estimate
+    method: str
+    reach: int
+    why_beta: str | None
     family_p_value: float
 
 
@@ -147,7 +159,7 @@ def plan_group_sizes(
             f"{rates.source}: every rate is 0 or 1, so no group of any size is expected to teach anything."
         )
     counts = None if rates.samples is None else _counts(rates)
-    fit = None if counts is None else fit_beta(counts)
+    fit = None if counts is None else RateForecast.of(counts)
     sizes = smallest_group_size(inside.rates, fidelity)
     lines = []
     for low, high in bin_edges(bins):
@@ -167,14 +179,33 @@ def plan_group_sizes(
         completions=sum(line.completions for line in lines),
         beyond=sum(line.beyond for line in lines),
         single=smallest_single_size(rates, fidelity, max_group_size),
-        fitted=None if fit is None else Fitted(fit.smallest_group_size(fidelity), misfit(counts, fit)),
-        budget=None
-        if budget is None
-        else plan_budget(
-            rates if fit is None else fitted_rates(fit, rates.source), budget, max_group_size, noise_ratio, rates, bins
-        ),
+        fitted=None if fit is None else _fitted(fit, fidelity),
+        budget=None if budget is None else _budget(rates, fit, budget, max_group_size, noise_ratio, bins, notes),
         notes=notes,
     )
+
+
+def _fitted(fit: RateForecast, fidelity: float) -> Fitted:
+    single = fit.smallest_group_size(fidelity)
+    return Fitted(single, fit.method_of_size(single), fit.reach, fit.why_beta, misfit(fit.counts, fit.beta))
+
+
+def _budget(
+    rates: SolveRates,
+    fit: RateForecast | None,
+    budget: int,
+    max_group_size: int,
+    noise_ratio: float | None,
+    bins: int,
+    notes: list[str],
+) -> Budget:
+    """The plan for a budget on the fitted distribution, of sizes that it answers for; `notes` says what is left out."""
+    if fit is None:
+        return plan_budget(rates, budget, max_group_size, noise_ratio, rates, bins)
+    largest = min(max_group_size, fit.largest)
+    if largest < min(budget, max_group_size):
+        notes.append(f"One size for the budget: up to {largest}, since {rates.samples} rollouts do not decide more.")
+    return plan_budget(fit.rates(rates.source), budget, largest, noise_ratio, rates, bins)
 
 
 def join_rates(solve_rates: SolveRates, most: int = MANY_RATES) -> SolveRates:
@@ -276,10 +307,11 @@ def _counts(rates: SolveRates) -> Counts:
     return Counts(np.bincount(right, weights=rates.counts, minlength=rates.samples + 1))
 
 
-def _silent_line(rates: SolveRates, size: int, fit: BetaFit | None) -> SilentLine:
+def _silent_line(rates: SolveRates, size: int, fit: RateForecast | None) -> SilentLine:
     unbiased = None
     if rates.samples is not None and size <= rates.samples:
         right = np.rint(rates.rates * rates.samples)
         unbiased = float(silent_fraction_without_replacement(right, rates.samples, rates.counts, size))
     fitted = None if fit is None else fit.silent_rate(size)
-    return SilentLine(size, float(silent_fraction(rates.rates, rates.counts, size)), unbiased, fitted)
+    method = None if fit is None else fit.method(size)
+    return SilentLine(size, float(silent_fraction(rates.rates, rates.counts, size)), unbiased, fitted, method)

@@ -12,16 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import roots_jacobi
 
-from grpo_replications.shared.planning.difficulty_fit import BetaFit
 from grpo_replications.shared.planning.group_size_budget import NOISE_RATIOS, gain
 from grpo_replications.shared.planning.solve_rates import SolveRates
 from grpo_replications.shared.theory.closed_forms import silent_fraction
 
 USUAL_SIZES = (2, 4, 8, 16, 32, 64)
 DEFENSIBLE = 0.75  # of the best size's gain, at every noise ratio considered
-_NODES = 200
 
 
 @dataclass(frozen=True)
@@ -42,19 +39,6 @@ class SizeChoice:
     rows: list[SizeRow]
     best: int
     defensible: list[int]
-
-
-def fitted_rates(fit: BetaFit, source: str) -> SolveRates:
-    """The fit's central Beta distribution as solve rates with weights, by Gauss-Jacobi quadrature.
-
-    Exact for the silent rate and for every polynomial of degree below 400 in the rate. The central distribution is
-    the one of posterior mean solve rate and correlation; `counts` sum to the fit's groups.
-    """
-    total = fit.alpha + fit.beta
-    mean, correlation = fit.weight @ (fit.alpha / total), fit.weight @ (1 / (total + 1))
-    precision = (1 - correlation) / correlation
-    nodes, weights = roots_jacobi(_NODES, (1 - mean) * precision - 1, mean * precision - 1)
-    return SolveRates((nodes + 1) / 2, weights / weights.sum() * fit.groups, None, source)
 
 
 def choose_size(rates: SolveRates, sizes: Sequence[int], noise_ratio: float | None = None) -> SizeChoice:

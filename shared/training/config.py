@@ -35,6 +35,8 @@ class TokenWeightedGRPOConfig(GRPOConfig):
     log_token_ids: bool = field(default=True, metadata={"help": "Whether the group log holds token ids."})
     max_redraws: int = field(default=0, metadata={"help": "How often a silent group is redrawn at most."})
     redraw: str | None = field(default=None, metadata={"help": "Redraw new prompts, or samples of the same prompt."})
+    tree_sampling: bool = field(default=False, metadata={"help": "Draw rollouts by the tree of their prefixes."})
+    share_prefixes: bool = field(default=False, metadata={"help": "Score every distinct prefix of a group once."})
 
     def weighting(self) -> Weighting | None:
         """The method with its options; None for plain GRPO."""
@@ -59,6 +61,8 @@ class Options(NamedTuple):
     log_token_ids: bool
     max_redraws: int
     redraw: str
+    tree_sampling: bool
+    share_prefixes: bool
 
 
 def options(config: GRPOConfig, given: dict[str, Any], defaults: dict[str, Any]) -> Options:

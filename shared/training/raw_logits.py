@@ -93,13 +93,22 @@ def watching_selected_logits(model: nn.Module, ids: Tensor) -> Iterator[list[Ten
 
     @torch.no_grad()
     def record(module: nn.Module, arguments: Any, output: Any) -> None:
-        hidden = (output.last_hidden_state if hasattr(output, "last_hidden_state") else output[0])[:, -length - 1 : -1]
-        first = sum(map(len, found))
-        chunk = ids[first : first + len(hidden)].to(head.weight.device)
+        hidden = output.last_hidden_state if hasattr(output, "last_hidden_state") else output[0]
+        packed = getattr(output, "packed", None)
+        if packed is None:
+            first = sum(map(len, found))
+            hidden, chunk = hidden[:, -length - 1 : -1], ids[first : first + len(hidden)].to(head.weight.device)
+        else:
+            chunk = packed.labels.unsqueeze(0)  # every distinct token once
         with maybe_gather_lm_head_ctx(head.weight, head.bias):
             weight, bias = (x.full_tensor() if isinstance(x, DTensor) else x for x in (head.weight, head.bias))
             logits = selected_logits(hidden.to(weight.device), chunk, weight, bias, scale, softcap)
-        found.append(logits.to(ids.device))
+        if packed is None:
+            found.append(logits.to(ids.device))
+            return
+        if not found:
+            found.append(torch.zeros(ids.shape, dtype=logits.dtype, device=ids.device))
+        found[0][output.rows] = packed.of_tokens(logits[0]).to(ids.device)
 
     handle = causal.base_model.register_forward_hook(record)
     try:

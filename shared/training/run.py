@@ -34,6 +34,9 @@ from grpo_replications.shared.training.trainer import TokenWeightedGRPOTrainer
 _OPTIMIZERS = {"adam": "adamw_torch_fused", "sgd": "sgd"}
 
 
+_OUR_TRAINERS = ("max_redraws", "stop_at_box", "save_every", "tree_sampling", "share_prefixes")
+"""Settings that only `TokenWeightedGRPOTrainer` follows."""
+
 __all__ = ["TrainingRun", "grpo_config", "method_weighting", "passes", "run_training", "sampling_correction"]
 
 
@@ -154,11 +157,11 @@ def run_training(
     extra = {}
     if issubclass(trainer_class, TokenWeightedGRPOTrainer):
         extra = {"max_redraws": settings.max_redraws, "redraw": settings.redraw, "stop_at_box": settings.stop_at_box}
+        extra |= {"tree_sampling": settings.tree_sampling, "share_prefixes": settings.share_prefixes}
         extra |= {"token_weight": weighting, "group_log": log}
-    elif settings.max_redraws or settings.stop_at_box or settings.save_every:
+    elif any(getattr(settings, name) for name in _OUR_TRAINERS):
         raise ValueError(
-            f"{trainer_class.__name__} redraws no silent groups, stops at no box and resumes no run exactly; leave "
-            "max_redraws and save_every at 0 and stop_at_box at false"
+            f"{trainer_class.__name__} lacks what these settings ask for: leave {', '.join(_OUR_TRAINERS)} out"
         )
     with output_directory(Path(directory), bool(settings.save_every)) as output, _quiet():
         saved = newest_checkpoint(output)

@@ -16,6 +16,8 @@ Departures from `trl.GRPOTrainer`, all of them additions around it; its loss is 
 7. **Resuming** is exact or refused (`resume`).
 8. **Dynamic sampling**, where asked for: silent groups are redrawn up to a bound (`shared.training.dynamic_sampling`).
 9. **Samples end at their first box**, where asked for (`shared.training.box_stop`).
+10. **Faster**, where asked for: rollouts drawn by the tree of prefixes (`tree_sampling`), and every distinct prefix
+   scored once (`shared_prefixes`). Neither is the default: without them weights are TRL's to the bit.
 
 Weights and trees need whole groups: completions are gathered from all processes first and sliced back after.
 """
@@ -55,6 +57,7 @@ from grpo_replications.shared.training.group_log import GroupLog
 from grpo_replications.shared.training.raw_logits import let_compiled_models_see_hooks
 from grpo_replications.shared.training.resume import ExactResume
 from grpo_replications.shared.training.sampling_context import OneContextGRPOTrainer, PolicySamples
+from grpo_replications.shared.training.shared_prefixes import SharedPrefixes
 from grpo_replications.shared.training.token_weights import (
     RolloutBatch,
     TokenWeight,
@@ -63,6 +66,7 @@ from grpo_replications.shared.training.token_weights import (
     rollout_weights,
 )
 from grpo_replications.shared.training.trainer_checks import TOKEN_LEVEL_LOSSES, check_settings, finite
+from grpo_replications.shared.training.tree_sampling import TreeSampling
 from grpo_replications.shared.training.weighted_loss import WeightedLoss, configured
 
 __all__ = ["TOKEN_LEVEL_LOSSES", "OneContextGRPOTrainer", "TokenWeightedGRPOTrainer", "check_settings"]
@@ -75,6 +79,8 @@ DEFAULTS = {
     "log_token_ids": True,
     "max_redraws": 0,
     "redraw": "prompts",
+    "tree_sampling": False,
+    "share_prefixes": False,
 }
 """Options of the trainer that are given neither to it nor in its config."""
 
@@ -90,7 +96,9 @@ class _Rollout:
     rewards: Tensor  # (B,) their weighted sum; NaN where none gave a number
 
 
-class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, StopAtBox, PolicySamples, OneContextGRPOTrainer):
+class TokenWeightedGRPOTrainer(
+    ExactResume, DynamicSampling, StopAtBox, TreeSampling, SharedPrefixes, PolicySamples, OneContextGRPOTrainer
+):
     """`trl.GRPOTrainer` plus token weights, redraws of silent groups and a group log; other arguments are TRL's.
 
     `token_weight`: a method's name ("sharpness", "lopti", "lambda-grpo*sharpness", ...), what `token_weighting` makes
@@ -99,6 +107,7 @@ class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, StopAtBox, PolicySa
     `success_reward`: a silent group at or above this reward counts as all right, below it as all wrong.
     `log_token_ids`: whether the group log holds token ids. `max_redraws`: how often a silent group is redrawn at most
     (0: never); `redraw`: "prompts" goes on to another prompt, as DAPO does; "samples" stays with the prompt.
+    `tree_sampling`: draw rollouts by the tree of their prefixes; `share_prefixes`: score every distinct prefix once.
     All of them can stand in the config instead (`TokenWeightedGRPOConfig`); where given nowhere, DEFAULTS hold.
     `stop_at_box`, an argument alone: whether a completion ends where its first `\\boxed{}` closes.
     Raises ReplicationError for settings that cannot work (see `check_settings` and `check_redraws`).
@@ -113,6 +122,8 @@ class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, StopAtBox, PolicySa
         log_token_ids: bool | None = None,
         max_redraws: int | None = None,
         redraw: str | None = None,
+        tree_sampling: bool | None = None,
+        share_prefixes: bool | None = None,
         stop_at_box: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -127,8 +138,10 @@ class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, StopAtBox, PolicySa
             "log_token_ids": log_token_ids,
             "max_redraws": max_redraws,
             "redraw": redraw,
+            "tree_sampling": tree_sampling,
+            "share_prefixes": share_prefixes,
         }
-        token_weight, group_log, success_reward, log_token_ids, max_redraws, redraw = options(
+        token_weight, group_log, success_reward, log_token_ids, max_redraws, redraw, *faster = options(
             given["args"], own, DEFAULTS
         )
         weighting = as_weighting(token_weight)
@@ -146,6 +159,9 @@ class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, StopAtBox, PolicySa
         self.success_reward = success_reward
         self.max_redraws, self.redraw = max_redraws, redraw
         self.stop_at_box = stop_at_box
+        self.tree_sampling, self.share_prefixes = faster
+        self._check_tree_sampling(given)
+        self._check_shared_prefixes()
         self.group_log = log
         self.reward_funcs = [finite(function) for function in self.reward_funcs]
         self._rollout: _Rollout | None = None
@@ -170,7 +186,8 @@ class TokenWeightedGRPOTrainer(ExactResume, DynamicSampling, StopAtBox, PolicySa
 
     def _settings(self) -> dict[str, Any]:
         own = {"token_weight": described(self.weighting), "max_redraws": self.max_redraws, "redraw": self.redraw}
-        return {**super()._settings(), **own, "stop_at_box": self.stop_at_box}
+        faster = {"tree_sampling": self.tree_sampling, "share_prefixes": self.share_prefixes}
+        return {**super()._settings(), **own, "stop_at_box": self.stop_at_box, **faster}
 
     # --- sampling -----------------------------------------------------------------------------------------------------
 

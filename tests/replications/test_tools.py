@@ -76,7 +76,8 @@ def test_plan_prints_every_part(replicate: Run) -> None:
         "59.3%  44.3%  32.2%  23.0%  16.5%",
         "Budget of 512 completions a step: G = 8, 64 problems",
         "4 for r = 1",
-        "G = 43 (42 to 43), from a Beta distribution fitted to the rollouts (G = 40",
+        "G = 50 (49 to 51), from the mixture of solve rates that fits best (G = 40",
+        "64 rollouts: up to G = 256 no shape of difficulties is assumed",
         "A size for each difficulty, at the same cost",
     ):
         assert words in out
@@ -115,7 +116,7 @@ def test_diagnose_prints_every_part(replicate: Run, log: Path) -> None:
 
 def test_diagnose_answers_in_one_screen(replicate: Run, log: Path) -> None:
     code, out, err = replicate("diagnose", log)
-    assert code == 0 and err == "" and len(out.splitlines()) <= 15
+    assert code == 0 and err == "" and len(out.splitlines()) <= 16
     for words in (
         "200 groups of 8",
         "Silent groups: ",
@@ -123,6 +124,7 @@ def test_diagnose_answers_in_one_screen(replicate: Run, log: Path) -> None:
         "gain at noise ratio r = 3 ",
         "draws a kept group",
         "Keep num_generations=8 (4 to ",
+        "Groups of 8: up to G = 32 no shape of difficulties is assumed",
         "Independence of completions: not refuted",
     ):
         assert words in out

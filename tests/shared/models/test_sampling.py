@@ -12,7 +12,7 @@ import torch
 from scipy.stats import binom, chisquare
 
 from grpo_replications.shared.models import catalog
-from grpo_replications.shared.models.sampling import Sample, end_tokens, sample_completions
+from grpo_replications.shared.models.sampling import Sample, end_tokens, sample_completions, sample_rows
 
 PROMPTS = ["ab", "xyz", "ba"]
 
@@ -67,6 +67,27 @@ def test_completions_have_the_model_s_distribution(tiny: Any, options: dict[str,
     assert chisquare(observed, expected).pvalue > 1e-3
     wrong = np.array(expected) ** 0.8  # the test has the power to see a policy that is a little flatter
     assert chisquare(observed, wrong * count / wrong.sum()).pvalue < 1e-6
+
+
+def test_rows_of_prompts_of_different_lengths_have_the_model_s_distribution(tiny: Any) -> None:
+    """The shorter prompts are padded; each row's completion is one of its own prompt."""
+    model, tokenizer = tiny
+    prompts = {text: tokenizer(text)["input_ids"] for text in ("xyzxyz", "ab")}
+    rows = ["xyzxyz", *["ab", "ab", "xyzxyz"] * 700]
+    drawn = sample_rows(
+        model,
+        [prompts[text] for text in rows],
+        end_tokens(model, tokenizer),
+        max_new_tokens=2,
+        generator=torch.Generator().manual_seed(1),
+    )
+    for text in prompts:
+        own = [ids for row, ids in zip(rows, drawn, strict=True) if row == text]
+        expected = {whole: p * len(own) for whole, p in exact_distribution(tiny, text, 2).items() if p * len(own) >= 8}
+        observed = [Counter(own)[whole] for whole in expected]
+        rest = len(own) - sum(observed), len(own) - sum(expected.values())
+        assert len(observed) >= 3
+        assert chisquare([*observed, rest[0]], [*expected.values(), rest[1]]).pvalue > 1e-3
 
 
 def test_completions_of_a_prompt_are_independent(tiny: Any) -> None:

@@ -111,6 +111,8 @@ ELSEWHERE = {
     "max_redraws",
     "redraw",
     "stop_at_box",
+    "tree_sampling",
+    "share_prefixes",
     "trl",
 }
 ELSEWHERE |= set(METHOD_OPTIONS)

@@ -30,6 +30,8 @@ _ARGUMENTS = (
     "max_redraws",
     "redraw",
     "stop_at_box",
+    "tree_sampling",
+    "share_prefixes",
     "environment_factory",
     "eval_dataset",
 )  # of the trainer, not of its settings
