@@ -24,11 +24,11 @@ SMOOTH = ("grad_norm_median", "grad_norm_tail", "grad_norm_spikes", "reward_mean
 def training_maths(settings: MathsTrainingSettings, seed: int, context: JobContext) -> list[Row]:
     """Benchmark accuracies of `methods` (a list with "grpo" and "sharpness") trained from the same start.
 
-    Rows, in points of 100: `accuracy/<benchmark>/<method>`, `mean/<method>` over
-    benchmarks, `low/…` and `high/…` (ends of a benchmark's 95 % interval over problems), `gain/<method>` over GRPO, `lead/<method>` of sharpness over it; for each method the rows of `run_rows`
-    with `/<method>` behind their names, and `sharpness_over_grpo/<metric>`, the ratio of the two for what tells a
-    smooth run. Raises ReplicationError, before anything is trained, when the model
-    or a data set cannot be had.
+    Rows, in points of 100: `accuracy/<benchmark>/<method>`, `low/…` and `high/…`, the ends of its 95 % interval over
+    problems, `mean/<method>` over benchmarks, `gain/<method>` over GRPO, `lead/<method>` of sharpness over it; for each
+    method the rows of `run_rows` with `/<method>` behind their names, and `sharpness_over_grpo/<metric>`, the ratio of
+    the two for what tells a smooth run. Raises ReplicationError, before anything is trained, when the model or a data
+    set cannot be had.
     """
     from grpo_replications.shared.grading.rewards import accuracy_reward
     from grpo_replications.shared.models.evaluation import benchmark_estimates

@@ -33,7 +33,8 @@ def table2(settings: Table2Settings, seed: int, context: JobContext) -> list[Row
     """Rows of one model: `accuracy/<benchmark>` with `low/…` and `high/…`, `problems/<benchmark>`, `accuracy/mean`.
 
     `low` and `high` are the ends of the 95 % interval over the benchmark's problems, for this one run; an interval over
-    runs comes from its seeds. `problems`: how many could be graded. Raises ReplicationError, before anything is trained, when the model or a data set cannot be had.
+    runs comes from its seeds. `problems`: how many could be graded. Raises ReplicationError, before anything is
+    trained, when the model or a data set cannot be had.
     """
     catalog.prepare(settings.pinned(settings.model))
     if settings.processes == 1:

@@ -148,7 +148,8 @@ def open_problems(settings: OpenSettings, seed: int) -> tuple[Dataset, Any]:
         from grpo_replications.shared.grading.rewards import accuracy_reward
         from grpo_replications.shared.tasks.math import problems_from
 
-        catalog.prepare(settings.pinned(settings.model))  # a model that cannot be had is said before any data is fetched
+        # A model that cannot be had is said before any data is fetched.
+        catalog.prepare(settings.pinned(settings.model))
         problems = problems_from(settings.pinned(settings.dataset), ungradable="drop").shuffle(seed=seed)
         return problems.select(range(min(count, len(problems)))), accuracy_reward
     rows: dict[tuple[int, int], dict[str, Any]] = {}

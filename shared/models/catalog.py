@@ -285,7 +285,8 @@ def _from_hub(name: str, revision: str | None = None) -> Path:
 def hub_unreachable(what: str, error: BaseException) -> str:
     """One message for anything that could not be fetched from the hub: what failed, why, and what helps."""
     return (
-        f"{what} could not be fetched from the Hugging Face hub ({one_line(error)}). With a network, run the same command "
-        "again. Without one, fetch it elsewhere with `hf download`, copy it here, and give its directory in place of "
-        "the hub id; behind a mirror, set HF_ENDPOINT; with everything in the hub's cache, set HF_HUB_OFFLINE=1."
+        f"{what} could not be fetched from the Hugging Face hub ({one_line(error)}). With a network, run the same "
+        "command again. Without one, fetch it elsewhere with `hf download`, copy it here, and give its directory in "
+        "place of the hub id, or put it below the directory of --data-dir; behind a mirror, set HF_ENDPOINT; with "
+        "everything in the hub's cache, set HF_HUB_OFFLINE=1."
     )

@@ -218,7 +218,7 @@ def _complete(model: PreTrainedModel, prompts: list[tuple[int, ...]], config: Ge
 
 @contextlib.contextmanager
 def _undisturbed(model: PreTrainedModel) -> Iterator[None]:
-    """Evaluation mode, plain sampling and a generator to be seeded; everything restored afterwards, also on an error."""
+    """Evaluation mode, plain sampling and a generator to be seeded; all restored afterwards, also on an error."""
     training = model.training
     devices = [model.device] if model.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), plain_sampling(model):

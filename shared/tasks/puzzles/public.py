@@ -41,7 +41,7 @@ def _file(source: str, name: str) -> Path:
         return Path(hf_hub_download(identifier, name, repo_type="dataset", revision=revision))
     except Exception as error:  # offline, unknown, gated: the library raises many types
         raise ReplicationError(
-            f"The puzzles {name} of {identifier} could not be fetched ({one_line(error)}). With a network, run the same command "
-            f"again; without one, fetch them elsewhere with `hf download --repo-type dataset {identifier}` and give their "
-            "directory in place of the hub id."
+            f"The puzzles {name} of {identifier} could not be fetched ({one_line(error)}). With a network, run the "
+            "same command again; without one, fetch them elsewhere with `hf download --repo-type dataset "
+            f"{identifier}` and give their directory in place of the hub id."
         ) from error
