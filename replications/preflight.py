@@ -25,6 +25,7 @@ from grpo_replications.shared.harness.jobs import write_atomic
 from grpo_replications.shared.harness.papers import Paper
 from grpo_replications.shared.harness.profiles import Profile
 from grpo_replications.shared.harness.runs import PREFLIGHT, found_before
+from grpo_replications.shared.models.catalog import hub_unreachable
 from grpo_replications.shared.planning import training_cost as cost
 
 RATES = ("solve_rates", "rates")  # settings that may name a data set of solve rates on the hub
@@ -90,6 +91,16 @@ def needs_of(paper: Paper, profile: Profile) -> Needs:
     return needs
 
 
+def _not_to_be_had(sources: list[Source]) -> list[str]:
+    """What is wrong with models and data sets; those that a silent hub does not give are told in one line."""
+    lines = [one.problem for one in dict.fromkeys(sources) if one.problem and not one.unreachable]
+    silent = list(dict.fromkeys(one for one in sources if one.unreachable))
+    if silent:
+        listed = ", ".join(one.what for one in silent)
+        lines.append(hub_unreachable(listed[0].upper() + listed[1:], ConnectionError(silent[0].unreachable)))
+    return lines
+
+
 def _add(names: list[Any], name: Any) -> None:
     if name not in (None, *names):
         names.append(name)
@@ -109,7 +120,7 @@ def examine(paper: Paper, profile: Profile, results: Path, whole: bool = True) -
             found.overlaps.append(_maths_overlap(name, texts, entry, problems))
     for name, people in needs.puzzles.items():
         _puzzle_data(name, people, needs, found)
-    found.problems += [one.problem for one in found.sources if one.problem]
+    found.problems = [*_not_to_be_had(found.sources), *found.problems]
     found.problems += _changed(found.sources, results)
     _disk(paper, profile, results, found)
     return found

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_replications.shared.models.catalog import EMBEDDED, TINY, gated, hub_unreachable
-from grpo_replications.shared.sources import local_folder, local_model
+from grpo_replications.shared.sources import local_folder, local_model, one_line
 
 SECONDS = 10.0  # that the hub may take to answer
 MODEL, DATA = "model", "dataset"
@@ -21,7 +21,8 @@ class Source:
     """A model or a data set as it was found. `where`: hub, cache of the hub, or a path of this machine.
 
     `identity`: the commit on the hub, or a digest of local files; `pinned`: whether the profile names the commit;
-    `problem`: why it cannot be had, empty where it can; `size`: bytes that have to be fetched, as far as known.
+    `problem`: why it cannot be had, empty where it can; `unreachable`: the reason where the hub did not answer; `size`:
+    bytes that have to be fetched, as far as known.
     """
 
     kind: str
@@ -30,7 +31,13 @@ class Source:
     identity: str = ""
     pinned: str = NOT_PINNED
     problem: str = ""
+    unreachable: str = ""
     size: int = 0
+
+    @property
+    def what(self) -> str:
+        """Kind and name in words."""
+        return f"{_WORDS[self.kind].lower()} {self.name}"
 
     def as_json(self) -> dict[str, Any]:
         """As it stands in a record."""
@@ -101,7 +108,7 @@ def _on_hub(kind: str, name: str, revision: str | None) -> Source:
         cached = _in_cache(kind, name, revision)
         if cached:
             return Source(kind, name, "cache of the hub", cached, pinned)
-        return Source(kind, name, problem=hub_unreachable(what, error))
+        return Source(kind, name, problem=hub_unreachable(what, error), unreachable=one_line(error))
     files = [file for file in info.siblings or [] if kind == DATA or file.rfilename.endswith(".safetensors")]
     if kind == MODEL and not files:
         return Source(kind, name, problem=f"{what} has no safetensors weights; pickled weights are not read.")

@@ -1,9 +1,9 @@
 """`replicate run PAPER --profile paper --rehearse`: every step of a paper's profile on a CPU, in miniature.
 
 Models are stand-ins of the right architecture, data are small files with the same columns, and the sizes in `SIZES`
-shrink by one rule: its fourth root, rounded up, takes the place of each. All other settings are the paper's. The run goes
-through the checks before it, training with looks at held-out problems, a kill in the middle of a training job and its
-continuation, the benchmarks, figures and tables.
+shrink by one rule: its fourth root, rounded up, takes the place of each. All other settings are the paper's. The run
+goes through the checks before it, training with looks at held-out problems, a kill in the middle of a training job and
+its continuation, the benchmarks, figures and tables.
 
 What it measures means nothing, and cannot be taken for results: it lies in a directory and under a profile of its own
 name (`paper-rehearsal`), that no command but this one reads; its record, figures and tables say that it is a rehearsal;
@@ -49,9 +49,9 @@ SIZES = (
 )
 ROWS = ("model", "method", "beta")  # settings of which every combination is rehearsed; of the others the first
 RULE = (
-    f"{', '.join(SIZES)}: the fourth root of the profile's value, rounded up; micro-batches as large as in the profile; "
-    f"{SEEDS} seeds; of an experiment's cells one for each {', '.join(ROWS)}; one process; without a GPU no vLLM, and "
-    "nothing that needs no model"
+    f"{', '.join(SIZES)}: the fourth root of the profile's value, rounded up; micro-batches as large as in the "
+    f"profile; {SEEDS} seeds; of an experiment's cells one for each {', '.join(ROWS)}; one process; without a GPU no "
+    "vLLM; nothing that trains no model"
 )
 
 
@@ -104,11 +104,23 @@ def _shrunk(cell: dict[str, Any], settings: Any) -> dict[str, Any]:
         changed["processes"] = 1
     if cell.get("use_vllm") and not torch.cuda.is_available():
         changed["use_vllm"] = False
+    if changed.get("save_every"):
+        window = _window(settings)
+        changed["save_every"] = window * math.ceil(changed["save_every"] / window)
     before = settings.prompts_per_step * settings.group_size
     micro = max(1, before // (settings.gradient_accumulation_steps * getattr(settings, "processes", 1)))
     after = changed.get("prompts_per_step", settings.prompts_per_step) * changed.get("group_size", settings.group_size)
     changed["gradient_accumulation_steps"] = after // math.gcd(after, min(micro, after))
     return changed
+
+
+def _window(settings: Any) -> int:
+    """Optimizer steps after which a run of any of the settings' methods may be saved: those of one rollout."""
+    from grpo_replications.shared.training.settings import MethodSettings
+    from grpo_replications.shared.training.token_weights import passes
+
+    methods = [one for one in getattr(settings, "methods", None) or [settings.method] if one != "base"]
+    return math.lcm(*(passes(MethodSettings.of(settings, method=one)) for one in methods))
 
 
 def rehearse(

@@ -1,7 +1,7 @@
 """Which test problems a training set holds: the same text, or a long run of the same words. Texts in, counts out.
 
 Texts are compared as words and numbers in lower case; punctuation, LaTeX commands and spaces do not count, nor do words
-with which all texts of a set begin or end (an instruction). A test problem is *exact* in the training set if all its
+with which all texts of a set end (an instruction). A test problem is *exact* in the training set if all its
 words are those of a training problem, and *shares a run* if `run` words in a row are; with fewer words it can only be
 exact. Runs that many test problems have in common are phrases; they are left out, and counted. The cost is linear in
 the words of both sets.
@@ -86,19 +86,14 @@ def overlap(tests: Sequence[str], training: Sequence[str], run: int = RUN, commo
 
 
 def _own_words(texts: Sequence[str]) -> list[list[str]]:
-    """The words of each text, without those with which all begin and all end."""
+    """The words of each text, without those with which all end."""
     all_words = [words(text) for text in texts]
     if len(all_words) < 2:
         return all_words
-    first, last = (len(_common([one[::step] for one in all_words])) for step in (1, -1))
-    return [one[first : len(one) - last] if len(one) > first + last else one for one in all_words]
-
-
-def _common(lists: list[list[str]]) -> list[str]:
-    """The words with which all lists begin."""
-    low, high = min(lists), max(lists)
-    number = next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
-    return low[:number]
+    low, high = min(one[::-1] for one in all_words), max(one[::-1] for one in all_words)
+    shortest = min(len(low), len(high))
+    common = next((i for i in range(shortest) if low[i] != high[i]), shortest)
+    return [one[: len(one) - common] or one for one in all_words]
 
 
 def _runs(one: list[str], run: int) -> Iterator[str]:
