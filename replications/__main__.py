@@ -43,6 +43,8 @@ examples:
   replicate run lambda-grpo --profile full --only table1     some experiments of another profile
   replicate compare                                          the committed results against your own runs
   replicate estimate lambda-grpo --profile paper --gpu h100  what it would cost, before anything starts
+  replicate check lambda-grpo --profile paper --data         its models, data and disk, before anything starts
+  replicate run lambda-grpo --profile paper --rehearse       every step of it on a CPU, with stand-in models
   replicate report                                           the report again, from what is on disk
   replicate cite sigma-dapo-samples                          a number as a sentence, with its origin
   replicate view                                             the report in a browser

@@ -42,7 +42,7 @@ from grpo_replications.shared.sources import DATA
 ENDING = "-rehearsal"
 MARK = "REHEARSAL: stand-in models, no results"
 STAND_INS = "stand-ins"
-SEEDS = 2  # the fewest that have an interval over runs
+SEEDS = 2  # where benchmarks are measured, the fewest that have an interval over runs; elsewhere one
 SIZES = (
     *("steps", "rollouts", "window", "last", "eval_every", "save_every", "prompts_per_step", "group_size"),
     *("max_new_tokens", "eval_max_new_tokens", "train_size", "validation_size", "eval_batch_size"),
@@ -50,8 +50,8 @@ SIZES = (
 ROWS = ("model", "method", "beta")  # settings of which every combination is rehearsed; of the others the first
 RULE = (
     f"{', '.join(SIZES)}: the fourth root of the profile's value, rounded up; micro-batches as large as in the "
-    f"profile; {SEEDS} seeds; of an experiment's cells one for each {', '.join(ROWS)}; one process; without a GPU no "
-    "vLLM; nothing that trains no model"
+    f"profile; {SEEDS} seeds where benchmarks are measured, else one; of an experiment's cells one for each "
+    f"{', '.join(ROWS)}; one process; without a GPU no vLLM; nothing that trains no model"
 )
 
 
@@ -88,7 +88,8 @@ def shrunk(paper: Paper, profile: Profile, name: str, left_out: tuple[str, ...] 
             continue
         if all(getattr(settings, "model", None) for _, settings in parsed):
             chosen = tuple(_shrunk(cell, settings) for cell, settings in parsed)
-            plans[plan.experiment] = replace(plan, seeds=SEEDS, workers=1, cells=chosen, cell_seeds=())
+            seeds = SEEDS if all(hasattr(settings, "benchmarks") for _, settings in parsed) else 1
+            plans[plan.experiment] = replace(plan, seeds=seeds, workers=1, cells=chosen, cell_seeds=())
     if not plans:
         raise ReplicationError(f"Nothing of profile {profile.name} can be rehearsed: no experiment trains a model.")
     return Profile(name, f"{MARK}. Every step of profile {profile.name} in miniature", None, "hub", plans)
@@ -226,13 +227,14 @@ def _cpu_seconds() -> float:
 
 
 def _killable(paper: Paper, profile: Profile) -> list[Job]:
-    """Jobs of the first seed that train with checkpoints."""
-    return [
+    """Jobs of the first seed that train with checkpoints; those that go on to benchmarks, if there are any."""
+    jobs = [
         job
         for plan in profile.plans.values()
         for job in jobs_of(plan, paper.experiment(plan.experiment))
         if job.settings.get("save_every") and job.settings.get("method") not in (None, "base") and job.seeds.start == 0
     ]
+    return [job for job in jobs if "benchmarks" in job.settings] or jobs
 
 
 class _Kill:

@@ -31,7 +31,7 @@ def table2(frame: pd.DataFrame) -> pd.DataFrame | None:
     rows = frame[(frame["experiment"] == "table2") & frame["step"].isna()]
     if rows.empty:
         return None
-    printed = {_key(cell): cell for cell in read_table()}
+    printed = printed_cells()
     lines = []
     for (model, method, beta), own in rows.groupby(["model", "method", "beta"], sort=False):
         names = [name.removeprefix("accuracy/") for name in own["metric"] if name.startswith("accuracy/")]
@@ -61,8 +61,12 @@ def _interval(estimate: Estimate) -> str:
     return f"{low:.4f} to {high:.4f}" if np.isfinite([low, high]).all() else ""
 
 
-def _key(cell: Cell) -> tuple[str, float | None, str, str]:
-    return cell.model, cell.beta, cell.method, MEAN if cell.benchmark == "avg" else cell.benchmark
+def printed_cells() -> dict[tuple[str, float | None, str, str], Cell]:
+    """The printed table by model, beta (None for base models), method and benchmark."""
+    return {
+        (cell.model, cell.beta, cell.method, MEAN if cell.benchmark == "avg" else cell.benchmark): cell
+        for cell in read_table()
+    }
 
 
 TABLES: dict[str, Callable[[pd.DataFrame], pd.DataFrame | None]] = {"table2": table2}
