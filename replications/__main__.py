@@ -15,15 +15,17 @@ from pathlib import Path
 
 from rich.console import Console
 
-from grpo_replications.replications import cite, compare, estimate, gpu_check, paper_commands, tools, view
+from grpo_replications.replications import cite, compare, estimate, gpu_check, paper_commands, preflight, tools, view
 from grpo_replications.replications.places import (
     COMMITTED,
     OWN,
     ROOT,
+    add_data_option,
     add_results_option,
     committed_results,
     results_directory,
     run_target,
+    use_data_directory,
 )
 from grpo_replications.replications.run_summary import RunSummary, print_run_summary, shown
 from grpo_replications.shared.errors import ReplicationError
@@ -45,6 +47,8 @@ examples:
   replicate run lambda-grpo --profile full --only table1     some experiments of another profile
   replicate compare                                          the committed results against your own runs
   replicate estimate lambda-grpo --profile paper --gpu h100  what it would cost, before anything starts
+  replicate check lambda-grpo --profile paper --data         its models, data and disk, before anything starts
+  replicate run lambda-grpo --profile paper --rehearse       every step of it on a CPU, with stand-in models
   replicate report                                           the report again, from what is on disk
   replicate cite sigma-dapo-samples                          a number as a sentence, with its origin
   replicate view                                             the report in a browser
@@ -126,6 +130,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--fresh", action="store_true", help="forget finished jobs of these experiments and start again")
     run.add_argument("--executor", default="local", metavar="local|ray", help="where the jobs run (default: local)")
     run.add_argument("--track", default="none", metavar="wandb|tensorboard|none", help="curves of running jobs")
+    run.add_argument("--rehearse", action="store_true", help="every step of a hub profile on a CPU, with stand-ins")
+    add_data_option(run)
     add_results_option(run, f"{OWN}/")
     run.add_argument("--update-committed", action="store_true", help=f"write to {COMMITTED}/ and the read-me files")
     amount = run.add_mutually_exclusive_group()
@@ -212,7 +218,13 @@ def _run(options: argparse.Namespace, console: Console) -> int:
         track=options.track,
         timed_by=committed / paper.name / options.profile if committed else None,
     )
+    use_data_directory(options)
+    if options.rehearse:
+        from grpo_replications.replications.rehearsal import rehearse
+
+        return rehearse(paper, options, results, console, lambda *place: _draw(*place[:3], console, place[3]))
     estimate.before_run(paper, options.profile, committed or results, console, options.only, options.seeds)
+    preflight.before_run(paper, options.profile, results, console, options.only)
     result = run_profile(paper, options.profile, results, ROOT, console, chosen)
     drawn = True
     if options.measure_only:
@@ -349,10 +361,14 @@ def _print_claims(paper: Paper, profile: str, results: Path, console: Console) -
     print_claims(console, outcomes, counts(outcomes))
 
 
-def _draw(paper: Paper, profile: str, results: Path, console: Console) -> bool:
+def _draw(paper: Paper, profile: str, results: Path, console: Console, mark: str = "") -> bool:
     from grpo_replications.shared.harness.figures import draw_figures
+    from grpo_replications.shared.harness.paper_tables import write_tables
 
-    failures = draw_figures(paper, profile, results / paper.name / profile)
+    directory = results / paper.name / profile
+    failures = draw_figures(paper, profile, directory, mark)
+    for text in write_tables(paper, directory, mark).values():
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
     for name, message in failures.items():
         console.print(f"[red]figure {name} failed:[/red] {_escaped(message)}", soft_wrap=True, highlight=False)
     return not failures

@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
+from grpo_replications.replications.places import add_data_option, use_data_directory
 from grpo_replications.shared.errors import Problems, ReplicationError
 from grpo_replications.shared.harness.paper_modules import package_name, packages_of
 from grpo_replications.shared.harness.papers import CLAIMS_FILE, Paper, check_apart
@@ -33,6 +34,10 @@ def add_commands(commands: Any, results_directory: Any) -> None:
     text = "say what is wrong with a paper, before anything runs"
     check = commands.add_parser("check", help=text, description=text[0].upper() + text[1:] + ".")
     check.add_argument("paper", metavar="PAPER", nargs="?", help="a paper's name or directory (default: all)")
+    check.add_argument("--profile", default="paper", help="with --data: which profile (default: %(default)s)")
+    check.add_argument("--only", metavar="EXP", help="with --data: only this experiment, or those starting with it")
+    check.add_argument("--data", action="store_true", help="models, data and disk of a profile, as before a run")
+    add_data_option(check)
     check.set_defaults(action=lambda options, console: _check(options, console, results_directory()))
 
 
@@ -93,6 +98,8 @@ def _check(options: argparse.Namespace, console: Console, results: Path) -> int:
     directories = [_directory(options.paper, everywhere)] if options.paper else everywhere
     if not directories:
         raise ReplicationError(f"There is no paper in {options.papers}; start with: replicate new-paper NAME")
+    if options.data:
+        return _check_data(options, directories, console, results)
     number = 0
     for directory in directories:
         problems = problems_of(directory, [one for one in everywhere if one != directory], results)
@@ -103,6 +110,24 @@ def _check(options: argparse.Namespace, console: Console, results: Path) -> int:
             _print_jobs(Paper.load(directory), console)
     if number:
         console.print(f"[red]{number} problem(s)[/red]", highlight=False)
+    return 1 if number else 0
+
+
+def _check_data(options: argparse.Namespace, directories: list[Path], console: Console, results: Path) -> int:
+    """Models, data and disk of one profile of each paper that has it."""
+    from grpo_replications.replications.preflight import check_data
+
+    use_data_directory(options)
+    if options.paper:
+        Paper.load(directories[0]).profile(options.profile)
+    number = 0
+    for paper in map(Paper.load, directories):
+        if options.profile not in paper.profiles:
+            continue
+        found = check_data(paper, options.profile, results / paper.name / options.profile, console, options.only)
+        number += len(found.problems)
+        for problem in found.problems:
+            console.print(f"problem: {problem}", style="red", markup=False, soft_wrap=True, highlight=False)
     return 1 if number else 0
 
 

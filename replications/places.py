@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 
 from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.sources import DATA, data_directory
 
 ROOT = Path(__file__).resolve().parents[1]
 VARIABLE = "REPLICATE_RESULTS"
@@ -35,6 +36,19 @@ def own_results() -> Path:
 def add_results_option(parser: argparse.ArgumentParser, default: str) -> None:
     """Let a command take `--results DIR`; `default` says in words where results lie without it."""
     parser.add_argument("--results", metavar="DIR", help=f"directory of the results (default: {default})")
+
+
+def add_data_option(parser: argparse.ArgumentParser) -> None:
+    """Let a command take `--data-dir DIR`."""
+    text = f"models and data sets of your own, looked at before the hub (default: {DATA}, if set)"
+    parser.add_argument("--data-dir", metavar="DIR", help=text)
+
+
+def use_data_directory(options: argparse.Namespace) -> None:
+    """Let this process and its workers look at `--data-dir` first; ReplicationError where there is none."""
+    if getattr(options, "data_dir", None):
+        os.environ[DATA] = str(Path(options.data_dir).expanduser().resolve())
+    data_directory()
 
 
 def run_target(options: argparse.Namespace) -> Path:

@@ -61,11 +61,28 @@ def _read_json(path: Path) -> pd.DataFrame:
         content = json.loads(text)
     except ValueError:
         # Not splitlines: a text inside a record may hold U+2028 and other marks that it takes for ends of lines.
-        lines = [line for line in text.split("\n") if line.strip()]
-        if len(lines) < 2:
+        lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+        if len(lines) < 2 or (path.suffix == ".json" and not _is_json(lines[0][1])):
             raise
-        content = [json.loads(line) for line in lines]
+        content = [_record(line, number, number == lines[-1][0]) for number, line in lines]
     return _frame([content] if isinstance(content, dict) and path.suffix == ".jsonl" else content)
+
+
+def _record(line: str, number: int, last: bool) -> Any:
+    """The value in one line of a file; ValueError names the line where it is none."""
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        cut = "; it is the last line: was the file cut off?" if last else ""
+        raise ValueError(f"line {number} is no JSON: {error.msg} at column {error.colno}{cut}") from None
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:

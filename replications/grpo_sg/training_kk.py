@@ -42,7 +42,7 @@ def training_kk(settings: PuzzleTrainingSettings, seed: int, context: JobContext
     people = settings.people
     tasks = {n: _task(settings, [n], seed) for n in people}
     task = _task(settings, people, seed)
-    name = settings.model
+    name = settings.pinned(settings.model)
     if settings.warm_steps:
         name = str(warm_start(settings, seed))
     model, tokenizer = catalog.load(name)
@@ -65,7 +65,7 @@ def _task(settings: PuzzleTrainingSettings, people: list[int], seed: int) -> Tas
         reward=settings.reward,
         parser=settings.parser,
         layout=settings.layout,
-        public=settings.public,
+        public=settings.public and settings.pinned(settings.public),
         system_message=settings.system_message,
         seed=seed,
     )
@@ -103,7 +103,7 @@ def warm_start(settings: PuzzleTrainingSettings, seed: int) -> Path:
 
 def taught_form(settings: PuzzleTrainingSettings, seed: int) -> tuple[Any, Any]:
     """The model after `warm_steps` steps of AdamW on `warm_batch` training puzzles each, and its tokenizer."""
-    model, tokenizer = catalog.load(settings.model)
+    model, tokenizer = catalog.load(settings.pinned(settings.model))
     model.to("cuda" if torch.cuda.is_available() else "cpu").train()
     rows = encoded(_task(settings, settings.people, seed).train, tokenizer)
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.warm_lr, weight_decay=0.0)

@@ -24,40 +24,41 @@ SMOOTH = ("grad_norm_median", "grad_norm_tail", "grad_norm_spikes", "reward_mean
 def training_maths(settings: MathsTrainingSettings, seed: int, context: JobContext) -> list[Row]:
     """Benchmark accuracies of `methods` (a list with "grpo" and "sharpness") trained from the same start.
 
-    Rows, in points of 100: `accuracy/<benchmark>/<method>`, `mean/<method>` over
-    benchmarks, `gain/<method>` over GRPO, `lead/<method>` of sharpness over it; for each method the rows of `run_rows`
-    with `/<method>` behind their names, and `sharpness_over_grpo/<metric>`, the ratio of the two for what tells a
-    smooth run. Raises ReplicationError, before anything is trained, when the model
-    or a data set cannot be had.
+    Rows, in points of 100: `accuracy/<benchmark>/<method>`, `low/…` and `high/…`, the ends of its 95 % interval over
+    problems, `mean/<method>` over benchmarks, `gain/<method>` over GRPO, `lead/<method>` of sharpness over it; for each
+    method the rows of `run_rows` with `/<method>` behind their names, and `sharpness_over_grpo/<metric>`, the ratio of
+    the two for what tells a smooth run. Raises ReplicationError, before anything is trained, when the model or a data
+    set cannot be had.
     """
     from grpo_replications.shared.grading.rewards import accuracy_reward
-    from grpo_replications.shared.models.evaluation import benchmark_accuracies
-    from grpo_replications.shared.tasks.math import benchmarks_from, problems_from
+    from grpo_replications.shared.models.evaluation import benchmark_estimates
+    from grpo_replications.shared.tasks.benchmarks import load_benchmarks
+    from grpo_replications.shared.tasks.math import problems_from
     from grpo_replications.shared.training.comparison import run_method
 
     methods = settings.methods
     if not {OURS, BASELINE} <= set(methods):
         raise ReplicationError(f"methods must hold {BASELINE!r} and {OURS!r}, not {methods}.")
-    catalog.prepare(settings.model)
-    tests = benchmarks_from(settings.benchmarks)
-    train = problems_from(settings.dataset, ungradable="drop").shuffle(seed=seed)
+    catalog.prepare(settings.pinned(settings.model))
+    tests = load_benchmarks(settings.benchmarks, revisions=settings.revisions)
+    train = problems_from(settings.pinned(settings.dataset), ungradable="drop").shuffle(seed=seed)
     planned = settings.rollouts * settings.mini_batches * settings.prompts_per_step * settings.group_size
     rows, mean = [], {}
     for position, method in enumerate(methods):
         run = run_method(
             MethodSettings.of(settings, method=method),
             seed,
-            catalog.load(settings.model),
+            catalog.load(settings.pinned(settings.model)),
             train,
             [accuracy_reward],
             rollouts=settings.rollouts,
             directory=context.directory / str(position),
             progress=lambda part, done=position: context.progress((done + part) / len(methods)),
         )
-        shares = benchmark_accuracies(
-            run.model, run.tokenizer, tests, [accuracy_reward], settings, settings.precision, seed
-        )
-        accuracies = {name: 100 * share for name, share in shares.items()}
+        found = benchmark_estimates(run.model, run.tokenizer, tests, settings, settings.precision, seed)
+        accuracies = {name: 100 * one.value for name, one in found.items()}
+        rows += [row(f"low/{name}/{method}", 100 * one.low) for name, one in found.items()]
+        rows += [row(f"high/{name}/{method}", 100 * one.high) for name, one in found.items()]
         mean[method] = statistics.fmean(accuracies.values())
         rows += [row(f"accuracy/{name}/{method}", value) for name, value in accuracies.items()]
         measured = run_rows(run.history, planned, settings.window)

@@ -99,7 +99,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         _later("table2", "table2"),
         "the paper's downstream accuracies: its models, data and benchmarks",
         settings.Table2Settings,
-        version=2,
+        version=3,
     ),
     "table2-intervals": Experiment(
         table2_intervals.table2_intervals,

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from grpo_replications.replications.lambda_grpo.arm_figures import prefix, process_sets, speed, sums, table1_lm
 from grpo_replications.replications.lambda_grpo.table1_figures import table1_map, table1_matched, table1_paper
+from grpo_replications.replications.lambda_grpo.table2_figure import table2
 from grpo_replications.replications.lambda_grpo.table2_intervals import DIGIT, Z95, pairs, read_table
 from grpo_replications.shared.harness.captions import MEAN_INTERVAL, runs
 from grpo_replications.shared.harness.plots import (
@@ -218,5 +219,6 @@ FIGURES: dict[str, Callable[[pd.DataFrame], Figure | None]] = {
     "sums": sums,
     "overlap": overlap,
     "training": training,
+    "table2": table2,
     "table2_intervals": table2_intervals,
 }

@@ -39,7 +39,7 @@ def table1_lm(settings: Table1LanguageModelSettings, seed: int, context: JobCont
     """
     tree = BinaryTree(settings.depth, settings.n, prefix_reward=settings.r_neg)
     target = tree.random_target(seed)
-    model, tokenizer = path_model(settings.model, seed)
+    model, tokenizer = path_model(settings.pinned(settings.model), seed)
     run = run_training(
         TrainingSettings.of(settings, max_new_tokens=settings.depth),
         seed,
@@ -104,7 +104,7 @@ def training(settings: LearningSettings, seed: int, context: JobContext) -> list
     under the curve), and by step `reward`, `grad_norm`, `entropy`, `silent_share`.
     """
     train, validation, rewards = _data(settings, seed)
-    start = catalog.load(settings.model)
+    start = catalog.load(settings.pinned(settings.model))
     run = run_method(
         settings,
         seed,
@@ -170,10 +170,11 @@ def overhead(settings: OverheadSettings, seed: int, context: JobContext) -> list
 def _data(settings: Data, seed: int) -> tuple[Dataset, Dataset, list[Any]]:
     """Training prompts, validation problems and rewards: addition, or mathematics where a `dataset` is set."""
     if settings.dataset is not None:
-        catalog.prepare(settings.model)  # a model that cannot be had is said before any data is fetched
+        # A model that cannot be had is said before any data is fetched.
+        catalog.prepare(settings.pinned(settings.model))
         task = load_task(
             "math",
-            dataset=settings.dataset,
+            dataset=settings.pinned(settings.dataset),
             validation=settings.validation,
             validation_size=settings.validation_size,
             ungradable="drop",

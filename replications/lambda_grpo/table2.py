@@ -30,11 +30,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def table2(settings: Table2Settings, seed: int, context: JobContext) -> list[Row]:
-    """Rows `accuracy/<benchmark>`, `problems/<benchmark>` (how many could be graded) and `accuracy/mean` of one model.
+    """Rows of one model: `accuracy/<benchmark>` with `low/…` and `high/…`, `problems/<benchmark>`, `accuracy/mean`.
 
-    Raises ReplicationError, before anything is trained, when the model or a data set cannot be had.
+    `low` and `high` are the ends of the 95 % interval over the benchmark's problems, for this one run; an interval over
+    runs comes from its seeds. `problems`: how many could be graded. Raises ReplicationError, before anything is
+    trained, when the model or a data set cannot be had.
     """
-    catalog.prepare(settings.model)
+    catalog.prepare(settings.pinned(settings.model))
     if settings.processes == 1:
         return train_and_measure(settings, seed, context.directory, context)
     return _launch(settings, seed, context.directory)
@@ -47,23 +49,27 @@ def train_and_measure(
     from accelerate import PartialState
 
     from grpo_replications.shared.grading.rewards import accuracy_reward, of_first_box
-    from grpo_replications.shared.models.evaluation import benchmark_accuracies
-    from grpo_replications.shared.tasks.math import SYSTEM_MESSAGE, benchmarks_from
+    from grpo_replications.shared.models.evaluation import benchmark_estimates
+    from grpo_replications.shared.tasks.benchmarks import load_benchmarks
+    from grpo_replications.shared.tasks.math import SYSTEM_MESSAGE
 
-    problems = benchmarks_from(settings.benchmarks, settings.system_message or SYSTEM_MESSAGE)
-    model, tokenizer = catalog.load(settings.model)
     reward = of_first_box(accuracy_reward) if settings.stop_at_box else accuracy_reward
+    message = settings.system_message or SYSTEM_MESSAGE
+    benchmarks = load_benchmarks(settings.benchmarks, message, settings.revisions, reward)
+    model, tokenizer = catalog.load(settings.pinned(settings.model))
     rows: list[Row] = []
     if settings.method != "base":
         progress = None if context is None else context.progress
         model, rows = _trained(settings, seed, directory, model, tokenizer, reward, progress)
+    measured = benchmark_estimates(model, tokenizer, benchmarks, settings, settings.precision, seed)
     if not PartialState().is_main_process:
         return []
-    accuracies = benchmark_accuracies(model, tokenizer, problems, [reward], settings, settings.precision, seed)
-    for name, dataset in problems.items():
-        rows.append(row(f"accuracy/{name}", accuracies[name]))
-        rows.append(row(f"problems/{name}", len(dataset)))
-    rows.append(row("accuracy/mean", sum(accuracies.values()) / len(accuracies)))
+    for name, found in measured.items():
+        rows.append(row(f"accuracy/{name}", found.value))
+        rows.append(row(f"low/{name}", found.low))
+        rows.append(row(f"high/{name}", found.high))
+        rows.append(row(f"problems/{name}", len(benchmarks[name].problems)))
+    rows.append(row("accuracy/mean", sum(found.value for found in measured.values()) / len(measured)))
     return rows
 
 
@@ -90,7 +96,7 @@ def _trained(
 
     task = load_task(
         "math",
-        dataset=settings.dataset,
+        dataset=settings.pinned(settings.dataset),
         validation=HELD_OUT,
         validation_size=settings.validation_size,
         ungradable="drop",
@@ -119,9 +125,9 @@ def _trained(
     )
     rows = [row("held_out_accuracy", seen["accuracy"], step) for step, seen in run.observations]
     rows += [row(name, value) for name, value in sampling_correction(run.history).items()]
-    if PartialState().is_main_process:
-        best.restore(run.model)
-        rows.append(row("best_step", best.best()[0]))
+    PartialState().wait_for_everyone()
+    best.restore(run.model)
+    rows.append(row("best_step", best.best()[0]))
     return run.model, rows
 
 

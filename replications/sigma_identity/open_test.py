@@ -93,7 +93,7 @@ def open_test(settings: OpenTestSettings, seed: int, context: JobContext) -> lis
     checkpoints: the training groups' silent fraction. Without step: both over the whole run, and the mass by
     difficulty.
     """
-    model, tokenizer = catalog.load(settings.model)
+    model, tokenizer = catalog.load(settings.pinned(settings.model))
     problems, reward = open_problems(settings, seed)
     size = settings.group_size
     generator = torch.Generator().manual_seed(2_607_000 + seed)
@@ -148,8 +148,9 @@ def open_problems(settings: OpenSettings, seed: int) -> tuple[Dataset, Any]:
         from grpo_replications.shared.grading.rewards import accuracy_reward
         from grpo_replications.shared.tasks.math import problems_from
 
-        catalog.prepare(settings.model)  # a model that cannot be had is said before any data is fetched
-        problems = problems_from(settings.dataset, ungradable="drop").shuffle(seed=seed)
+        # A model that cannot be had is said before any data is fetched.
+        catalog.prepare(settings.pinned(settings.model))
+        problems = problems_from(settings.pinned(settings.dataset), ungradable="drop").shuffle(seed=seed)
         return problems.select(range(min(count, len(problems)))), accuracy_reward
     rows: dict[tuple[int, int], dict[str, Any]] = {}
     highs = settings.highs

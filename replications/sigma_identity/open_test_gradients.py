@@ -109,7 +109,7 @@ class Unit:
 
 def open_test_gradients(settings: OpenTestGradientsSettings, seed: int, context: JobContext) -> list[Row]:
     """One training run with scores at its checkpoints: rows by step, and over all checkpoints without a step."""
-    model, tokenizer = catalog.load(settings.model)
+    model, tokenizer = catalog.load(settings.pinned(settings.model))
     problems, reward = open_problems(settings, seed)
     generator = torch.Generator().manual_seed(2_607_500 + seed)
     sketch = ScoreSketch(model, settings.sketch_rank, seed, settings.precision)

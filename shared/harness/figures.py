@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,14 +27,15 @@ class Unfinished(ReplicationError):
     exit_code = 1
 
 
-def draw_figures(paper: Paper, profile: str, directory: Path) -> dict[str, str]:
+def draw_figures(paper: Paper, profile: str, directory: Path, mark: str = "") -> dict[str, str]:
     """Draw every figure of the paper into `directory/figures` and return the errors of those that failed.
 
     A figure function gets the frame of `shared.harness.measurements.load_measurements`; its `attrs` hold
     `profile`, `timings` (the path of timings) and `paper` (check id -> the number that the paper prints).  It
     returns None where the frame does not hold what it draws; a file left by an earlier run is then removed.
     The caption goes beside each figure as a text, and all of them, also for LaTeX and with what was measured on
-    the figure, to `figures/captions.json`. Raises `Unfinished` where a file
+    the figure, to `figures/captions.json`. `mark` is written across every figure and before its caption.
+    Raises `Unfinished` where a file
     cannot be written; the figures before it are kept, and so is the old one.
     """
     if not paper.figures:
@@ -54,7 +56,7 @@ def draw_figures(paper: Paper, profile: str, directory: Path) -> dict[str, str]:
         words = None
         try:
             if (figure := function(frame)) is not None:
-                words = _laid_out(figure, function)
+                words = _laid_out(figure, function, mark)
         except Exception as error:  # one broken figure must not cost the others, nor the verdicts
             failures[name] = f"{type(error).__name__}: {error}"
         captions.pop(name, None)
@@ -77,14 +79,19 @@ def draw_figures(paper: Paper, profile: str, directory: Path) -> dict[str, str]:
     return failures
 
 
-def _laid_out(figure: Figure, function: Callable[..., Any]) -> Caption:
+def _laid_out(figure: Figure, function: Callable[..., Any], mark: str) -> Caption:
     """Lay a figure out; its caption, or that of its function's first lines, with what was measured on it."""
     from grpo_replications.shared.harness.figure_layout import faults, finish, smallest_type
 
     finish(figure)
     width, height = (round(float(inches), 2) for inches in figure.get_size_inches())
     words = getattr(figure, "caption", None) or Caption((function.__doc__ or "").strip().split("\n\n")[0])
-    return words.measured(width, height, smallest_type(figure), faults(figure))
+    measured = words.measured(width, height, smallest_type(figure), faults(figure))
+    if mark:
+        look = {"color": "red", "alpha": 0.35, "size": 28, "rotation": 30, "ha": "center", "va": "center"}
+        figure.text(0.5, 0.5, mark.partition(":")[0], **look)
+        measured = replace(measured, shows=f"{mark}. {measured.shows}")
+    return measured
 
 
 def _cannot_write(paper: Paper, profile: str, path: Path, error: OSError, finished: int) -> str:

@@ -57,6 +57,7 @@ def deferred(package: str, module: str, name: str) -> Callable[[Any, Any, JobCon
 
 FORMAT = 1
 RUNNER_KEYS = ("threads",)  # of a cell: what the runner itself reads
+_FULL = ("No space left on device", "os error 28", "Disk quota exceeded", "file write failed")  # safetensors, torch
 CHECKPOINTS = "checkpoints"
 """Folders of this name in a job's directory let a killed job go on; they are removed when the job is done."""
 COLUMNS = ("metric", "value", "seed", "step", "timing")
@@ -249,16 +250,36 @@ def run_job(
         return Outcome("done")
     except ReplicationError as error:
         return Outcome("stop", str(error))
-    except OSError as error:
-        own_file = error.filename and Path(str(error.filename)).is_relative_to(jobs_directory)
-        if own_file or error.errno == errno.ENOSPC:
-            return Outcome("stop", f"Cannot write to {jobs_directory}: {error.strerror}.")
-        return _failure(error_file, error)
     except Exception as error:
+        if disk_is_full(error):
+            return Outcome("stop", _full(job, jobs_directory))
+        file = error.filename if isinstance(error, OSError) else None
+        if file and Path(str(file)).is_relative_to(jobs_directory):
+            return Outcome("stop", f"Cannot write to {jobs_directory}: {error.strerror}.")
         return _failure(error_file, error)
     finally:
         release_freed_memory()
         (jobs_directory / f"{job.stem}.progress").unlink(missing_ok=True)
+
+
+def disk_is_full(error: BaseException | None) -> bool:
+    """Whether an error, or one that led to it, says that a disk is full: what writes checkpoints raises many types."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        if any(words in str(error) for words in _FULL):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _full(job: Job, jobs_directory: Path) -> str:
+    free = shutil.disk_usage(jobs_directory).free / 1e9
+    return (
+        f"the disk is full: no space left on device for {jobs_directory} ({free:.1f} GB free), in the middle of {job}. "
+        "Free some space (replicate estimate says what a profile takes), then run the same command: finished jobs are "
+        "kept, and a job that saves checkpoints goes on from its last complete one."
+    )
 
 
 def die_with_parent(parent: int) -> None:

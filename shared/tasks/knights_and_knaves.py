@@ -140,7 +140,7 @@ def load(
         if not train:
             raise ReplicationError(f"No training puzzle is left in {public or train_path}: validation holds them all.")
 
-    train_rows, validation_rows = _dataset(train, system_message), _dataset(validation, system_message)
+    train_rows, validation_rows = as_rows(train, system_message), as_rows(validation, system_message)
     return Task(
         name="knights-and-knaves",
         train=train_rows,
@@ -448,5 +448,6 @@ def _row(puzzle: Puzzle, system_message: str) -> dict[str, Any]:
     }
 
 
-def _dataset(puzzles: list[Puzzle], system_message: str) -> Dataset:
+def as_rows(puzzles: list[Puzzle], system_message: str) -> Dataset:
+    """Puzzles as the rows of a task, with their prompts."""
     return Dataset.from_list([_row(puzzle, system_message) for puzzle in puzzles])

@@ -1,14 +1,15 @@
 r"""Competition mathematics with a boxed answer: training sets such as OpenRS, and the five benchmarks of the paper.
 
-Every source is a hub id (optionally `id:config`) or a local `.jsonl`, `.json`, `.parquet` or `.csv` file;
-column names are recognised. Nothing falls back to other data, and no code from a data set is run.
+Every source is a hub id (optionally `id:config`, `id@commit`) or a local `.jsonl`, `.json`, `.parquet` or `.csv` file;
+a hub id is looked for in one's own directory first (`shared.sources`). Column names are recognised. Nothing falls back
+to other data, and no code from a data set is run.
 """
 
 from __future__ import annotations
 
 import ast
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from datasets import Dataset, load_dataset
 
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.grading.completions import last_boxed
-from grpo_replications.shared.grading.rewards import UngradableGoldError, accuracy_reward, check_gold
+from grpo_replications.shared.grading.golds import unusable_golds
+from grpo_replications.shared.grading.rewards import accuracy_reward
+from grpo_replications.shared.sources import local_table, one_line, pinned, split_revision
 from grpo_replications.shared.tables import FILE_TYPES, read_table
 from grpo_replications.shared.tasks import Task
 
@@ -98,32 +101,58 @@ def benchmark(
     split: str | None = None,
     ungradable: str = "refuse",
     system_message: str = SYSTEM_MESSAGE,
+    revisions: Mapping[str, str] | None = None,
 ) -> Dataset:
-    """A benchmark by name (see BENCHMARKS), read from `source` (hub id or file) in place of its home on the hub.
+    """A benchmark by name (see BENCHMARKS), read from `source` (hub id or file) in place of its home.
 
-    A file with another number of problems than the benchmark has is used as it is, with a warning.
+    Its home is a file of its name in one's own directory, or the hub, there at the commit of `revisions`. One with
+    another number of problems than the benchmark has is used as it is, with a warning.
     """
+    problems, _ = gradable(name, source, split, revisions)
     known = BENCHMARKS.get(name)
-    if known is None:
-        return problems_from(source or name, split or "train", ungradable, system_message)
-    problems = problems_from(source or known.hub, split or known.split, ungradable, system_message)
-    if len(problems) != known.problems:
-        logger.warning("%s has %d problems here, %d were expected", name, len(problems), known.problems)
-    return problems
-
-
-def benchmarks_from(entries: Sequence[str], system_message: str = SYSTEM_MESSAGE) -> dict[str, Dataset]:
-    """Benchmarks by name, from entries `name` or `name=path-or-hub-id`; problems that cannot be graded are left out."""
-    return {
-        name: benchmark(name, source, ungradable="drop", system_message=system_message)
-        for name, source in map(benchmark_source, entries)
-    }
+    if known is not None and len(problems.rows) != known.problems:
+        logger.warning("%s has %d problems here, %d were expected", name, len(problems.rows), known.problems)
+    return problems.dataset(ungradable, system_message)
 
 
 def benchmark_source(entry: str) -> tuple[str, str | None]:
     """Name and home of an entry `name=path-or-hub-id`; without a home, None."""
     name, _, source = entry.partition("=")
     return name, source or None
+
+
+@dataclass(frozen=True)
+class Problems:
+    """Rows (problem, gold answer) of a source in its order, and by gold answer why those that are unusable are so."""
+
+    source: str
+    rows: list[tuple[str, str]]
+    unusable: dict[str, str]
+
+    def dataset(self, ungradable: str = "refuse", system_message: str = SYSTEM_MESSAGE) -> Dataset:
+        """The problems as `problems_from` gives them."""
+        if ungradable not in ("refuse", "drop"):
+            raise ReplicationError(f'ungradable must be "refuse" or "drop", not {ungradable!r}.')
+        for number, (_, gold) in enumerate(self.rows):
+            if ungradable == "refuse" and gold in self.unusable:
+                raise ReplicationError(
+                    f"Row {number} of {self.source} cannot be graded: {self.unusable[gold]}. Repair the row, or set "
+                    'ungradable = "drop" to leave such rows out.'
+                )
+        kept = [(problem, gold) for problem, gold in self.rows if gold not in self.unusable]
+        dropped = len(self.rows) - len(kept)
+        if dropped:
+            logger.warning(
+                "%s: %d of %d rows left out, their answers cannot be graded", self.source, dropped, len(self.rows)
+            )
+        if not kept:
+            raise ReplicationError(f"{self.source} has no usable problem.")
+        return Dataset.from_list(
+            [
+                {"prompt": build_prompt(problem, system_message), "solution": gold, "problem": problem}
+                for problem, gold in kept
+            ]
+        )
 
 
 def problems_from(
@@ -133,31 +162,27 @@ def problems_from(
 
     Every gold answer must grade itself as correct. `ungradable="refuse"` stops at the first that does not;
     `"drop"` leaves those rows out and logs how many, so that a benchmark with a few of them can still be measured.
-    Raises ReplicationError; costs a few milliseconds of checking for each row.
+    Raises ReplicationError. Answers that were never checked on this machine cost 5 to 200 ms each.
     """
-    if ungradable not in ("refuse", "drop"):
-        raise ReplicationError(f'ungradable must be "refuse" or "drop", not {ungradable!r}.')
-    rows, dropped = [], 0
-    for number, record in enumerate(read_rows(source, split)):
-        problem, gold = _problem_text(record, source), _gold_answer(record, source)
-        try:
-            check_gold(gold)
-        except UngradableGoldError as error:
-            if ungradable == "refuse":
-                raise ReplicationError(
-                    f"Row {number} of {source} cannot be graded: {error}. Repair the row, or set "
-                    'ungradable = "drop" to leave such rows out.'
-                ) from error
-            dropped += 1
-            continue
-        rows.append({"prompt": build_prompt(problem, system_message), "solution": gold, "problem": problem})
-    if dropped:
-        logger.warning(
-            "%s: %d of %d rows left out, their answers cannot be graded", source, dropped, dropped + len(rows)
-        )
-    if not rows:
-        raise ReplicationError(f"{source} (split {split}) has no usable problem.")
-    return Dataset.from_list(rows)
+    return read_problems(source, split).dataset(ungradable, system_message)
+
+
+def read_problems(source: str, split: str = "train", names: tuple[str, ...] = ()) -> Problems:
+    """Every row of a source with its problem and its gold answer, all golds checked; `names` as `read_rows`."""
+    rows = [(_problem_text(row, source), _gold_answer(row, source)) for row in read_rows(source, split, names)]
+    return Problems(source, rows, unusable_golds(gold for _, gold in rows))
+
+
+def gradable(
+    name: str, source: str | None = None, split: str | None = None, revisions: Mapping[str, str] | None = None
+) -> tuple[Problems, str]:
+    """The problems of a benchmark by its name, and the hub id or the file that they are read from."""
+    known = BENCHMARKS.get(name)
+    if known is None:
+        home = source or name
+        return read_problems(home, split or "train"), home
+    home = source or pinned(known.hub, revisions or {})
+    return read_problems(home, split or known.split, () if source else (name,)), home
 
 
 def build_prompt(problem: str, system_message: str = SYSTEM_MESSAGE) -> list[dict[str, str]]:
@@ -165,25 +190,38 @@ def build_prompt(problem: str, system_message: str = SYSTEM_MESSAGE) -> list[dic
     return [{"role": "system", "content": system_message}, {"role": "user", "content": problem}]
 
 
-def read_rows(source: str, split: str) -> Dataset | list[dict[str, Any]]:
-    """Rows of a local file or a hub data set (`id` or `id:config`); ReplicationError where they cannot be read."""
+def read_rows(source: str, split: str, names: tuple[str, ...] = ()) -> Dataset | list[dict[str, Any]]:
+    """Rows of a local file or a hub data set (`id` or `id:config`, with `@commit`); ReplicationError where unreadable.
+
+    `names`: what else a file in one's own directory may be called.
+    """
+    own = local_file(source, names)
+    if own is not None:
+        return read_table(own).to_dict("records")
+    identifier, revision = split_revision(source)
+    name, _, config = identifier.partition(":")
+    at = {} if revision is None else {"revision": revision}
+    return _load(identifier, name, config or None, split=split, **at)
+
+
+def local_file(source: str, names: tuple[str, ...] = ()) -> Path | None:
+    """The file that `source` or one's own directory gives; None for what the hub has to give."""
     path = Path(source).expanduser()
     if path.suffix in FILE_TYPES:
-        return read_table(path).to_dict("records")
-    name, _, config = source.partition(":")
-    return _load(source, name, config or None, split=split)
+        return path
+    return local_table(split_revision(source)[0].partition(":")[0], *names)
 
 
 def _load(source: str, *arguments: Any, **options: Any) -> Dataset:
     try:
         return load_dataset(*arguments, **options)
     except Exception as error:  # the library raises many types: offline, unknown, gated, unreadable, no such split
-        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
         raise ReplicationError(
-            f"The data set {source} could not be read ({reason}). If it is on the hub: with a network, run the same "
-            "command again; if it is gated, log in with `hf auth login`; without a network, fetch it elsewhere with "
+            f"The data set {source} could not be read ({one_line(error)}). If it is on the hub: with a network, run "
+            "the same command again; if it is gated, accept its terms on its page and log in with `hf auth login`; "
+            "without a network, fetch it elsewhere with "
             f"`hf download --repo-type dataset {source.partition(':')[0]}` and give the path of its .jsonl or .parquet "
-            "file in place of the hub id."
+            "file in place of the hub id, or the directory of such files by --data-dir."
         ) from error
 
 

@@ -151,7 +151,7 @@ def run_training(
     """
     weighting = method_weighting(settings)
     if model is None or tokenizer is None:
-        model, tokenizer = catalog.load(settings.model)
+        model, tokenizer = catalog.load(settings.pinned(settings.model))
     log = Path(directory) / "groups.jsonl"
     run = TrainingRun([], model, tokenizer, log)
     extra = {}

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator
 
 from grpo_replications.shared.models.catalog import EMBEDDED
 from grpo_replications.shared.settings import Settings
+from grpo_replications.shared.sources import pinned
 from grpo_replications.shared.training.trl_names import refuse_known_names
 
 METHOD_OPTIONS = ("alpha", "tau", "mu", "lower", "upper", "eta", "placement", "weight_kl", "rescale", "match")
@@ -68,6 +69,9 @@ class UpdateSettings(Settings):
     weight_kl: bool | None = Field(None, description="whether the KL term is weighted too")
     rescale: bool | None = Field(None, description="whether weights are rescaled to mean 1")
     match: bool | None = Field(None, description="whether weights take the distribution that the raw logit gives")
+    revisions: dict[str, str] = Field(
+        default_factory=dict, description="commit by hub id, of models and data sets; what it lacks is taken as it is"
+    )
     trl: dict[str, Any] = Field(default_factory=dict, description="further options of trl.GRPOConfig, by TRL's names")
 
     @field_validator("trl")
@@ -75,6 +79,11 @@ class UpdateSettings(Settings):
     def _only_further_options(cls, trl: dict[str, Any]) -> dict[str, Any]:
         refuse_known_names(trl)
         return trl
+
+    def pinned(self, name: str) -> str:
+        """The name of a model or data set with the commit that `revisions` gives for it."""
+        settings = self
+        return pinned(name, settings.revisions)
 
     def method_options(self) -> dict[str, Any]:
         """Options of the method, by name; None where the method's own value holds."""

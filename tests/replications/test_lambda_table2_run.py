@@ -17,6 +17,7 @@ from grpo_replications.replications.lambda_grpo.settings import Table2Settings
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.harness.jobs import JobContext
 from grpo_replications.shared.models import catalog
+from grpo_replications.shared.statistics.estimates import Estimate
 from grpo_replications.shared.tasks.math import benchmark_source
 from grpo_replications.shared.training.group_log import read_group_log
 
@@ -39,7 +40,8 @@ SETTINGS = {
     "processes": 1,
 }
 
-METRICS = ["accuracy/AIME24", "problems/AIME24", "accuracy/AMC23", "problems/AMC23", "accuracy/mean"]
+KINDS = ("accuracy", "low", "high", "problems")
+METRICS = [*(f"{kind}/{name}" for name in BENCHMARKS for kind in KINDS), "accuracy/mean"]
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +79,11 @@ def test_table2_measures_every_benchmark_as_its_settings_say(
     assert looks == (trained if method != "base" else [])
     rows = rows[-len(METRICS) :]
     assert [row["metric"] for row in rows] == METRICS
-    assert rows[-1]["value"] == pytest.approx((rows[0]["value"] + rows[2]["value"]) / 2)
-    assert rows[1]["value"] == rows[3]["value"] == 6
-    expected = {"max_new_tokens": 3, "batch_size": 4, "samples": 2, "temperature": 0.9, "seed": 3}
+    values = {row["metric"]: row["value"] for row in rows}
+    assert values["accuracy/mean"] == pytest.approx((values["accuracy/AIME24"] + values["accuracy/AMC23"]) / 2)
+    assert values["problems/AIME24"] == values["problems/AMC23"] == 6
+    assert values["low/AIME24"] <= values["accuracy/AIME24"] <= values["high/AIME24"]
+    expected = {"max_new_tokens": 3, "batch_size": 4, "samples": 2, "temperature": 0.9, "seed": 3, "divided": True}
     benchmarks = [one for one in seen if one["problems"] == 6]
     assert benchmarks == 2 * [{**expected, "precision": "float32", "problems": 6}]
     held_out = {"max_new_tokens": 6, "batch_size": 4, "precision": "float32", "problems": 2}
@@ -97,7 +101,7 @@ def test_table2_measures_after_training_and_the_base_row_without(
     from grpo_replications.shared.models import evaluation
 
     measured: dict[str, torch.Tensor] = {}
-    verdict = type("V", (), {"estimate": type("E", (), {"value": 0.5}), "correct": torch.zeros(1)})
+    verdict = type("V", (), {"estimate": Estimate(0.5, 0.4, 0.6, 2), "correct": torch.zeros(1)})
 
     def look(model: Any, *_: Any, **__: Any) -> Any:
         measured[method] = model.get_input_embeddings().weight.detach().clone()
@@ -144,12 +148,12 @@ def test_the_weights_that_solved_most_held_out_problems_are_measured(
         weights.append(policy.get_input_embeddings().weight.detach().clone())
         return next(accuracies)
 
-    def benchmarks(model: Any, *_: Any) -> dict[str, float]:
+    def benchmarks(model: Any, *_: Any) -> dict[str, Estimate]:
         weights.append(model.get_input_embeddings().weight.detach().clone())
-        return dict.fromkeys(BENCHMARKS, 0.5)
+        return dict.fromkeys(BENCHMARKS, Estimate(0.5, 0.4, 0.6, 2))
 
     monkeypatch.setattr(table2, "_held_out_accuracy", held_out)
-    monkeypatch.setattr("grpo_replications.shared.models.evaluation.benchmark_accuracies", benchmarks)
+    monkeypatch.setattr("grpo_replications.shared.models.evaluation.benchmark_estimates", benchmarks)
     monkeypatch.setattr("grpo_replications.shared.grading.rewards.accuracy_reward", lambda completions, **_: [
         hash_of(completion) for completion in completions
     ])  # fmt: skip

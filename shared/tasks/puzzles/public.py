@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.sources import local_folder, one_line, split_revision
 
 ROWS = {"train": slice(0, 900), "validation": slice(900, 1000)}
 FILE = "train/people{people}_num1000.jsonl"
@@ -18,7 +19,8 @@ FILE = "train/people{people}_num1000.jsonl"
 def public_files(source: str, side: str, counts: Sequence[int]) -> Iterator[tuple[Path, slice]]:
     """The file and the rows of each number of people, for the side "train" or "validation".
 
-    `source`: a directory that holds the data set's files, or a hub id. Raises ReplicationError, saying what to do,
+    `source`: a directory that holds the data set's files, or a hub id, looked for in one's own directory first
+    (`shared.sources`). Raises ReplicationError, saying what to do,
     where a file is absent or the hub cannot be reached.
     """
     for people in counts:
@@ -26,19 +28,20 @@ def public_files(source: str, side: str, counts: Sequence[int]) -> Iterator[tupl
 
 
 def _file(source: str, name: str) -> Path:
+    identifier, revision = split_revision(source)
     directory = Path(source).expanduser()
-    if directory.is_dir():
+    directory = directory if directory.is_dir() else local_folder(identifier)
+    if directory is not None:
         if not (directory / name).is_file():
             raise ReplicationError(f"There is no file {directory / name}; the public puzzles need it.")
         return directory / name
     from huggingface_hub import hf_hub_download
 
     try:
-        return Path(hf_hub_download(source, name, repo_type="dataset"))
+        return Path(hf_hub_download(identifier, name, repo_type="dataset", revision=revision))
     except Exception as error:  # offline, unknown, gated: the library raises many types
-        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
         raise ReplicationError(
-            f"The puzzles {name} of {source} could not be fetched ({reason}). With a network, run the same command "
-            f"again; without one, fetch them elsewhere with `hf download --repo-type dataset {source}` and give their "
-            "directory in place of the hub id."
+            f"The puzzles {name} of {identifier} could not be fetched ({one_line(error)}). With a network, run the "
+            "same command again; without one, fetch them elsewhere with `hf download --repo-type dataset "
+            f"{identifier}` and give their directory in place of the hub id."
         ) from error

@@ -11,6 +11,7 @@ from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from grpo_replications.shared.models import evaluation
 from grpo_replications.shared.models.evaluation import evaluate_benchmark, greedy_accuracy
 from grpo_replications.shared.statistics.estimates import wilson_interval
 
@@ -103,6 +104,21 @@ def test_sampling_follows_its_seed(policy: Any) -> None:
     assert first.correct.shape == (5, 4)
     assert first.estimate.value == pytest.approx(first.correct.mean())
     assert first.estimate.n == 5
+
+
+def test_processes_that_divide_the_work_give_the_numbers_of_one(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches and their seeds are the same whoever decodes them; more processes than batches are no harm."""
+    model, tokenizer = policy
+    settings: dict[str, Any] = {"max_new_tokens": 5, "samples": 3, "temperature": 1.0, "batch_size": 4, "divided": True}
+    alone = evaluate_benchmark(model, tokenizer, problems(), contains, **settings)
+    for processes in (2, 5):
+        parts: list[Any] = []
+        for place in range(processes):
+            launched = (place, processes, parts.__iadd__)
+            monkeypatch.setattr(evaluation, "_processes", lambda launched=launched: launched)
+            together = evaluate_benchmark(model, tokenizer, problems(), contains, **settings)
+        assert together.completions == alone.completions and together.estimate == alone.estimate
+        assert (together.correct == alone.correct).all() and len(parts) == 15
 
 
 def test_conversations_reach_the_reward_as_messages(policy: Any) -> None:
