@@ -121,6 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--workers", type=int, metavar="N", help="processes side by side; does not change any result")
     run.add_argument("--fresh", action="store_true", help="forget finished jobs of these experiments and start again")
     run.add_argument("--executor", default="local", metavar="local|ray", help="where the jobs run (default: local)")
+    run.add_argument("--address", metavar="ADDR", help="of a Ray cluster, for --executor ray (default: found by Ray)")
     run.add_argument("--track", default="none", metavar="wandb|tensorboard|none", help="curves of running jobs")
     add_results_option(run, f"{OWN}/")
     run.add_argument("--update-committed", action="store_true", help=f"write to {COMMITTED}/ and the read-me files")
@@ -203,11 +204,13 @@ def _run(options: argparse.Namespace, console: Console) -> int:
         options.workers,
         options.fresh,
         options.executor,
+        options.address,
         command=options.command,
         track=options.track,
         timed_by=committed / paper.name / options.profile if committed else None,
     )
-    estimate.before_run(paper, options.profile, committed or results, console, options.only, options.seeds)
+    elsewhere = options.executor != "local"
+    estimate.before_run(paper, options.profile, committed or results, console, options.only, options.seeds, elsewhere)
     result = run_profile(paper, options.profile, results, ROOT, console, chosen)
     _judge(paper, options.profile, results)
     drawn = _draw(paper, options.profile, results, console)

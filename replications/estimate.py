@@ -53,12 +53,21 @@ def _estimate(options: argparse.Namespace, console: Console, papers_option: Any,
 
 
 def before_run(
-    paper: Paper, profile: str, results: Path, console: Console, only: str | None, seeds: int | None
+    paper: Paper,
+    profile: str,
+    results: Path,
+    console: Console,
+    only: str | None,
+    seeds: int | None,
+    elsewhere: bool = False,
 ) -> None:
-    """Print the estimate of a profile that needs the hub; ReplicationError where the GPU here cannot hold a job."""
+    """Print the estimate of a profile that needs the hub; ReplicationError where the GPU here cannot hold a job.
+
+    `elsewhere`: the jobs run on other machines, whose GPUs are not known here.
+    """
     if paper.profile(profile).requires != "hub":
         return
-    here = gpu_here()
+    here = None if elsewhere else gpu_here()
     refused = show_estimate(paper, profile, here or gpu_called(DEFAULT_GPU), results, console, only, seeds)
     if here is not None and refused:
         raise ReplicationError(

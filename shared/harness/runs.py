@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from rich.console import Console
 
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.harness.criteria import keep_criteria, read_kept
+from grpo_replications.shared.harness.executors import Place, executor
 from grpo_replications.shared.harness.jobs import Experiment, Job, JobContext, Origin, Row, read_job, write_atomic
 from grpo_replications.shared.harness.measurements import (
     MEASUREMENTS,
@@ -39,7 +41,7 @@ from grpo_replications.shared.harness.papers import Paper
 from grpo_replications.shared.harness.profiles import Plan, Profile
 from grpo_replications.shared.harness.progress import Forecast, RunProgress, duration
 from grpo_replications.shared.harness.provenance import git_state, gpus, machine, origin, package_versions
-from grpo_replications.shared.harness.workers import check_executor, inside_jobs, run_jobs, stop_workers
+from grpo_replications.shared.harness.workers import inside_jobs
 from grpo_replications.shared.tracking import DIRECTORY as TRACKED
 from grpo_replications.shared.tracking import Tracking, check_backend, where_it_goes
 
@@ -59,6 +61,7 @@ class Options:
     workers: int | None = None
     fresh: bool = False
     executor: str = "local"
+    address: str | None = None  # of a Ray cluster
     command: str = ""  # as typed, for the record
     track: str = "none"  # what follows the curves of running jobs, a name of `shared.tracking.BACKENDS`
     timed_by: Path | None = None  # results of the same profile elsewhere, whose record says how long it takes
@@ -92,7 +95,7 @@ def run_profile(paper: Paper, name: str, results: Path, root: Path, console: Con
     of it.  A job that fails does not stop the others; a job that raises `ReplicationError` does.  Ctrl-C raises
     KeyboardInterrupt after the workers are gone.
     """
-    check_executor(options.executor)
+    Place(options.executor, options.address).check()
     check_backend(options.track)
     profile = paper.profile(name)
     problems = definition_problems(paper.directory)
@@ -100,7 +103,7 @@ def run_profile(paper: Paper, name: str, results: Path, root: Path, console: Con
         raise ReplicationError("\n".join(problems))
     selected = profile.with_overrides(options.only, options.seeds, options.workers)
     jobs = {plan.experiment: jobs_of(plan, paper.experiment(plan.experiment)) for plan in selected.plans.values()}
-    if profile.requires == "gpu" and not gpus():
+    if profile.requires == "gpu" and options.executor == "local" and not gpus():
         raise ReplicationError(
             f"Profile '{name}' needs a GPU and torch finds none here; try --profile quick, or run it on a machine "
             "with one."
@@ -154,30 +157,31 @@ def _execute(
         tracking = Tracking(options.track, directory / TRACKED, (paper.slug, profile.name))
         console.print(where_it_goes(tracking), markup=False, highlight=False, soft_wrap=True)
     forecast = Forecast(_expected_seconds(profile, jobs, pending, directory, options.timed_by))
-    try:
-        with RunProgress(console, forecast) as progress:
-            for name, to_do in pending.items():
-                plan = profile.plans[name]
-                done = len(jobs[name]) - len(to_do)
-                progress.begin(name, len(jobs[name]), done)
-                finished = [done]
+    place = Place(options.executor, options.address, options.workers)
+    earlier = _earlier(directory, options.timed_by)
+    peaks = {name: entry.get("peak_memory_gib", 0.0) for name, entry in earlier.items()}
+    say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+    with (
+        executor(place, paper, profile, pending, jobs_directory, source, tracking, peaks, say) as execute,
+        RunProgress(console, forecast) as progress,
+    ):
+        for name, to_do in pending.items():
+            done = len(jobs[name]) - len(to_do)
+            progress.begin(name, len(jobs[name]), done)
+            finished = [done]
 
-                def tick(unfinished: list[Job], finished: list[int] = finished) -> None:
-                    progress.update(finished[0], inside_jobs(unfinished, jobs_directory))
+            def tick(unfinished: list[Job], finished: list[int] = finished) -> None:
+                progress.update(finished[0], inside_jobs(unfinished, jobs_directory))
 
-                arguments = (to_do, paper.directory, jobs_directory, source, tracking, plan.workers, options.executor)
-                for job, outcome in run_jobs(*arguments, tick):
-                    if outcome.status == "stop":
-                        raise ReplicationError(f"{job.experiment}: {outcome.message}")
-                    if outcome.status == "failed":
-                        failures.append((job, outcome.message))
-                        console.print(f"{job} failed: {outcome.message}", style="red", markup=False, soft_wrap=True)
-                        continue
-                    finished[0] += 1
-                progress.end(finished[0])
-    except BaseException:
-        stop_workers()
-        raise
+            for job, outcome in execute(to_do, tick):
+                if outcome.status == "stop":
+                    raise ReplicationError(f"{job.experiment}: {outcome.message}")
+                if outcome.status == "failed":
+                    failures.append((job, outcome.message))
+                    console.print(f"{job} failed: {outcome.message}", style="red", markup=False, soft_wrap=True)
+                    continue
+                finished[0] += 1
+            progress.end(finished[0])
     return failures
 
 
@@ -328,6 +332,14 @@ def _read(directory: Path, job: Job) -> dict[str, Any] | None:
         return None  # reported as damaged where it was to be run; not selected, it counts as absent
 
 
+def _earlier(*directories: Path | None) -> dict[str, Any]:
+    """What earlier records say of each experiment; the first of the directories whose record knows one counts."""
+    record: dict[str, Any] = {}
+    for directory in directories:
+        record = {**(read_record(directory).get("experiments", {}) if directory else {}), **record}
+    return record
+
+
 def _expected_seconds(
     profile: Profile, jobs: dict[str, list[Job]], pending: dict[str, list[Job]], *directories: Path | None
 ) -> dict[str, float]:
@@ -335,9 +347,7 @@ def _expected_seconds(
 
     The first of `directories` whose record knows an experiment says how long it took.
     """
-    record: dict[str, Any] = {}
-    for directory in directories:
-        record = {**(read_record(directory).get("experiments", {}) if directory else {}), **record}
+    record = _earlier(*directories)
     share = 60 * (profile.budget_minutes or 10) / len(jobs)
     expected = {}
     for name, list_ in jobs.items():

@@ -22,7 +22,7 @@ from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.harness.measurements import MEASUREMENTS, TIMINGS, load_measurements
 from grpo_replications.shared.harness.papers import Paper
 from grpo_replications.shared.harness.runs import Options, Result, run_profile
-from grpo_replications.shared.harness.workers import check_executor, stop_workers
+from grpo_replications.shared.harness.workers import stop_workers
 
 ROOT = Path(__file__).resolve().parents[3]
 Calls = Callable[[], list[str]]
@@ -363,17 +363,6 @@ def test_control_c_keeps_what_is_finished(run: Runner, toy: Path) -> None:
     assert process.returncode == 130, output
     assert "same command to resume" in output and "Traceback" not in output
     assert 1 <= len(run.jobs("quick")) < 6
-
-
-def test_executors_are_checked() -> None:
-    with pytest.raises(ReplicationError, match="local, ray"):
-        check_executor("slurm")
-
-
-def test_ray_that_is_not_installed_says_how_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ReplicationError, match="pip install"):
-        check_executor("ray")
 
 
 def test_an_experiment_that_is_not_registered_is_named(run: Runner, toy: Path) -> None:
