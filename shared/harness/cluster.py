@@ -128,7 +128,9 @@ class Cluster:
         self._archive = ray.put(archive)
         self._task = ray.remote(cluster_task.run_task)
         self._running: list[tuple[Job, Any]] = []
+        self._head = ray.get_runtime_context().gcs_address
         self._head_missed, self._checked = 0, time.monotonic()
+        self._cores = _cores(_nodes())
 
     def check(self, asked: Iterable[tuple[Job, Needs]]) -> None:
         """ReplicationError with the first job that no node of the cluster can run."""
@@ -159,8 +161,7 @@ class Cluster:
             write_atomic(jobs_directory / MARK, mark)
         queue, lost = deque(jobs), Counter[str]()
         while queue or self._running:
-            limit = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
-            while queue and len(self._running) < limit:
+            while queue and len(self._running) < (workers or self._cores):
                 job = queue.popleft()
                 shared = jobs_directory.resolve() if job.key in checkpointed else None
                 request = Request(job, self._paper, origin, tracking, package_versions(), shared, mark)
@@ -238,22 +239,23 @@ class Cluster:
 
     def _watch(self, waiting: list[tuple[Job, Needs]]) -> None:
         """Every few seconds: is the head there, and does a node remain for every job?"""
-        import ray
-
         if time.monotonic() - self._checked < CHECK_SECONDS or not waiting:
             return
         self._checked = time.monotonic()
-        address = ray.get_runtime_context().gcs_address
-        host, _, port = address.rpartition(":")
+        # Ray itself waits a minute for its head and then ends this process without a word of ours: nothing here may
+        # ask the head for anything before this connection succeeds.
+        host, _, port = self._head.rpartition(":")
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=CHECK_SECONDS).close()
         except OSError:
             self._head_missed += 1
             if self._head_missed >= HEAD_CHECKS:
-                raise ReplicationError(f"The head node of the Ray cluster, {address}, is gone. {RESUME}") from None
+                raise ReplicationError(f"The head node of the Ray cluster, {self._head}, is gone. {RESUME}") from None
             return
         self._head_missed = 0
-        problem = unmet(waiting, _nodes())
+        nodes = _nodes()
+        self._cores = _cores(nodes)
+        problem = unmet(waiting, nodes)
         if problem:
             raise ReplicationError(f"{problem} {RESUME}")
 
@@ -271,7 +273,8 @@ def _connect(address: str | None) -> None:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ReplicationError(
             f"No Ray cluster can be reached at {address or 'this machine'}: {reason} Start one by 'ray start --head' "
-            "and give its address by --address HOST:6379."
+            "and give its address by --address HOST:6379; where it asks for a token, set RAY_AUTH_MODE and "
+            "RAY_AUTH_TOKEN as on its nodes."
         ) from None
 
 
@@ -280,6 +283,11 @@ def _nodes() -> list[Mapping[str, float]]:
     import ray
 
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def _cores(nodes: list[Mapping[str, float]]) -> int:
+    """How many jobs could run side by side at most, each needing a core."""
+    return max(1, int(sum(node.get("CPU", 0) for node in nodes)))
 
 
 def _store(files: Mapping[str, bytes], job: Job, jobs_directory: Path) -> None:
