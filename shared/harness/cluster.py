@@ -167,7 +167,8 @@ class Cluster:
                 request = Request(job, self._paper, origin, tracking, package_versions(), shared, mark)
                 self._running.append((job, self._submit(request, needs[job.key])))
             streams = [stream for _, stream in self._running]
-            ready, _ = ray.wait(streams, num_returns=1, timeout=POLL_SECONDS)
+            ray.wait(streams, num_returns=1, timeout=POLL_SECONDS)
+            ready, _ = ray.wait(streams, num_returns=len(streams), timeout=0)
             for entry in [entry for entry in self._running if any(entry[1] is stream for stream in ready)]:
                 job, stream = entry
                 outcome = self._next(job, stream, jobs_directory)
@@ -187,6 +188,7 @@ class Cluster:
             running = [job for job, _ in self._running]
             self._watch([(job, needs[job.key]) for job in (*running, *queue)])
             tick(running)
+        (jobs_directory / MARK).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Stop what still runs, and leave the cluster."""

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-POLL_SECONDS = 0.2
+POLL_SECONDS, PROGRESS_SECONDS = 0.2, 1.0  # from one look at the process to the next; between two messages
 CHECKPOINTS = "checkpoints"  # folders that stay behind, as in `jobs.CHECKPOINTS`
 ENTRY = "grpo_replications.shared.harness.cluster_job"
 
@@ -28,11 +28,12 @@ ENTRY = "grpo_replications.shared.harness.cluster_job"
 def run_task(
     archive: bytes, request: bytes, stem: str, environment: dict[str, str], shared: str | None
 ) -> Iterator[dict[str, Any]]:
-    """Run a job and yield `{"progress": fraction}` now and then, at last `{"code", "node", "error", "files"}`.
+    """Run a job and yield `{"progress": fraction}` now and then, at last `{"code", "node", "error", "outcome", "files"}`.
 
     `archive`: a zip of the source; `request`: what `cluster_job` reads; `stem`: the name of the job's files; `shared`:
     the directory of jobs where the job runs in it, else None, and `files` holds all that it wrote, by path below the
-    directory of results. `code` is the exit status of the job's process, below 0 where a signal ended it.
+    directory of results. `code` is the exit status of the job's process, below 0 where a signal ended it;
+    `outcome` what it pickled, None where it got no further than an error.
     """
     base = Path(tempfile.mkdtemp(prefix="grpo-replications-"))
     process = None
@@ -52,13 +53,15 @@ def run_task(
                 stderr=errors,
             )
         progress = (Path(shared) if shared else results / "jobs") / f"{stem}.progress"
-        last = 0.0
+        sent, said = time.monotonic(), 0.0
         while process.poll() is None:
             time.sleep(POLL_SECONDS)
+            if time.monotonic() - sent < PROGRESS_SECONDS:
+                continue
             with contextlib.suppress(OSError, ValueError):
                 fraction = float(progress.read_text())
-                if fraction != last:
-                    last = fraction
+                if fraction != said:
+                    sent, said = time.monotonic(), fraction
                     yield {"progress": fraction}
         error = (base / "error").read_text(errors="replace").strip()[-2000:]
         files = {

@@ -64,6 +64,16 @@ def test_a_job_with_checkpoints_needs_a_directory_that_its_node_sees(tmp_path: P
     assert outcome.status == "stop" and "save_every" in outcome.message and str(tmp_path) in outcome.message
 
 
+def test_a_job_with_checkpoints_runs_in_the_directory_of_jobs(toy: Path, tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs"
+    jobs.mkdir()
+    (jobs / MARK).write_text("of this run")
+    job = Job("draw", 1, {"threads": 1, "scale": 2.0}, "", range(1), False)
+    request = Request(job, str(toy), Origin(None, False, "", ""), None, package_versions(), jobs, "of this run")
+    assert answer(request, tmp_path).status == "done"
+    assert json.loads((jobs / f"{job.stem}.json").read_text())["machine"], "the node's, not the driver's"
+
+
 def test_a_node_with_other_packages_is_refused(tmp_path: Path) -> None:
     versions = {**package_versions(), "torch": "0.1"}
     outcome = answer(Request(JOB, "paper", Origin(None, False, "", ""), None, versions, None, ""), tmp_path)
