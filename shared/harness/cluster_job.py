@@ -1,4 +1,4 @@
-"""The process of one job on a node of a cluster: `python -m grpo_replications.shared.harness.cluster_job BASE PARENT`.
+"""The process of one job on a node of a cluster, which `cluster_task` starts with the arguments BASE and PARENT.
 
 It reads BASE/request, runs the job with its results below BASE, or in the shared directory of jobs where the request
 names one, and writes BASE/outcome.
@@ -76,10 +76,3 @@ def main() -> None:
     die_with_parent(parent)
     request = pickle.loads((base / "request").read_bytes())
     write_atomic(base / "outcome", pickle.dumps(answer(request, base)), durable=False)
-
-
-if __name__ == "__main__":
-    # Classes must be those that the driver pickled, not those of `__main__`.
-    from grpo_replications.shared.harness import cluster_job
-
-    cluster_job.main()

@@ -22,13 +22,13 @@ from typing import Any
 
 POLL_SECONDS, PROGRESS_SECONDS = 0.2, 1.0  # from one look at the process to the next; between two messages
 CHECKPOINTS = "checkpoints"  # folders that stay behind, as in `jobs.CHECKPOINTS`
-ENTRY = "grpo_replications.shared.harness.cluster_job"
+ENTRY = "from grpo_replications.shared.harness.cluster_job import main; main()"
 
 
 def run_task(
     archive: bytes, request: bytes, stem: str, environment: dict[str, str], shared: str | None
 ) -> Iterator[dict[str, Any]]:
-    """Run a job and yield `{"progress": fraction}` now and then, at last `{"code", "node", "error", "outcome", "files"}`.
+    """Run a job; yield `{"progress": fraction}` now and then, at last `{"code", "node", "error", "outcome", "files"}`.
 
     `archive`: a zip of the source; `request`: what `cluster_job` reads; `stem`: the name of the job's files; `shared`:
     the directory of jobs where the job runs in it, else None, and `files` holds all that it wrote, by path below the
@@ -45,7 +45,7 @@ def run_task(
         (base / "request").write_bytes(request)
         with open(base / "error", "wb") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-m", ENTRY, str(base), str(os.getpid())],
+                [sys.executable, "-c", ENTRY, str(base), str(os.getpid())],
                 env={**os.environ, **environment, "PYTHONPATH": str(source)},
                 cwd=base,
                 stdin=subprocess.DEVNULL,
