@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +13,12 @@ import pytest
 from rich.console import Console
 
 from grpo_replications.shared.errors import ReplicationError
-from grpo_replications.shared.harness.cluster import ATTEMPTS, GIB, Needs, check_ray, needs_of, unmet
+from grpo_replications.shared.harness import cluster
+from grpo_replications.shared.harness.cluster import GIB, Needs, check_ray, needs_of, unmet
 from grpo_replications.shared.harness.cluster_job import MARK, Request, answer
 from grpo_replications.shared.harness.executors import Place
 from grpo_replications.shared.harness.jobs import Job, Origin
-from grpo_replications.shared.harness.measurements import MEASUREMENTS, load_measurements
+from grpo_replications.shared.harness.measurements import MEASUREMENTS
 from grpo_replications.shared.harness.papers import Paper
 from grpo_replications.shared.harness.provenance import package_versions
 from grpo_replications.shared.harness.runs import Options, Result, run_profile
@@ -91,13 +93,12 @@ def test_what_cannot_be_used_is_refused_with_what_to_do(monkeypatch: pytest.Monk
 
 
 KILL = """
-    victims = {("a", 1): os.getppid(), ("b", 2): os.getpid()}  # once the Ray worker, once the job's own process
+    victims = {("a", 1): os.getppid(), ("b", 1): os.getpid()}  # the Ray worker; the job's own process
     died = HERE / f"died-{settings.kind}-{seed}"
-    if (HERE / "always").exists() or ((HERE / "once").exists() and not died.exists()):
-        if (settings.kind, seed) in victims:
-            died.touch()
-            os.kill(victims[settings.kind, seed], signal.SIGKILL)
-            time.sleep(100)
+    if (HERE / "kill").exists() and (settings.kind, seed) in victims and (settings.kind == "b" or not died.exists()):
+        died.touch()
+        os.kill(victims[settings.kind, seed], signal.SIGKILL)
+        time.sleep(100)
 """
 
 
@@ -111,40 +112,47 @@ def ray_of_two() -> Iterator[None]:
 
 
 def run(toy: Path, results: Path, printed: io.StringIO, profile: str = "quick", **options: object) -> Result:
-    chosen = Options(**{"only": "draw", "command": "replicate run toy-paper", **options})
+    chosen = Options(**{"only": "draw", "seeds": 2, "command": "replicate run toy-paper", **options})
     console = Console(file=printed, width=200)
     return run_profile(Paper.load(toy), profile, results, toy.parents[1], console, chosen)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_of_two")
-def test_lost_workers_cost_nothing_but_time(toy: Path, tmp_path: Path) -> None:
+def test_lost_workers_cost_only_time(toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One Ray worker is killed once, the process of another job every time; the same command ends what is left."""
+    monkeypatch.setattr(cluster, "ATTEMPTS", 2)
     code = (toy / "experiments.py").read_text()
     code = code.replace("HERE = Path(__file__).parent", f"HERE = Path({str(toy)!r})")  # not the copy that Ray carries
     (toy / "experiments.py").write_text(code.replace("    delay =", KILL + "    delay ="))
-    (toy / "delay").write_text("0.3")
     here, there, printed = tmp_path / "here" / "toy_paper", tmp_path / "there" / "toy_paper", io.StringIO()
-    assert run(toy, here.parent, printed, workers=2).failures == []
-    (toy / "once").touch()
+    (toy / "kill").touch()
+    ((job, message),) = run(toy, there.parent, printed, executor="ray").failures
+    assert {path.name for path in toy.glob("died-*")} == {"died-a-1", "died-b-1"}
+    assert str(job) == "draw (kind=b, seed 1)" and "lost 2 times" in message and "signal 9" in message
+    assert printed.getvalue().count("it is tried again (2 of 2)") == 2
+    kept = {path: path.stat().st_mtime_ns for path in there.glob("quick/jobs/*.json")}
+    assert len(kept) == 3, "finished jobs are written while others are lost"
+    (toy / "kill").unlink()
     assert run(toy, there.parent, printed, executor="ray").failures == []
-    assert {path.name for path in toy.glob("died-*")} == {"died-a-1", "died-b-2"}
-    assert printed.getvalue().count(f"it is tried again (2 of {ATTEMPTS})") == 2
-    assert printed.getvalue().count("draw: 6/6 jobs after") == 2
+    assert all(path.stat().st_mtime_ns == time for path, time in kept.items())
+
+    assert run(toy, here.parent, printed, workers=1).failures == []
     assert (here / "quick" / MEASUREMENTS).read_bytes() == (there / "quick" / MEASUREMENTS).read_bytes()
     files = [{path.name for path in directory.glob("quick/jobs/*")} - {".lock"} for directory in (here, there)]
-    assert files[0] == files[1] and len(files[0]) == 13  # results, what they printed, the criteria
+    assert files[0] == files[1], "results, what they printed, the criteria"
     records = [json.loads((directory / "quick" / "record.json").read_text()) for directory in (here, there)]
     assert records[1]["executor"] == "ray" and records[0]["experiments"].keys() == records[1]["experiments"].keys()
 
-    # One job is lost every time: the others are kept, and the same command finishes when it no longer is.
-    (toy / "always").touch()
-    kept = {path: path.stat().st_mtime_ns for path in there.glob("quick/jobs/*.json")}
-    contents = {path: json.loads(path.read_text()) for path in kept}
-    (lost,) = [path for path, one in contents.items() if (one["settings"]["kind"], one["seeds"]) == ("b", [2, 3])]
-    lost.unlink()
-    ((job, message),) = run(toy, there.parent, printed, executor="ray").failures
-    assert job.settings["kind"] == "b" and f"lost {ATTEMPTS} times" in message and "signal 9" in message
-    (toy / "always").unlink()
-    assert run(toy, there.parent, printed, executor="ray").failures == []
-    assert all(path.stat().st_mtime_ns == time for path, time in kept.items() if path != lost)
-    assert set(load_measurements(there / "quick" / MEASUREMENTS)["seed"]) == {0, 1, 2}
+
+def test_a_head_node_that_is_gone_ends_the_run_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as listening:  # bound and never listening: a connection is refused
+        listening.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(cluster, "CHECK_SECONDS", 0.0)
+        connected = object.__new__(cluster.Cluster)
+        connected._head = f"127.0.0.1:{listening.getsockname()[1]}"
+        connected._head_missed, connected._checked = 0, 0.0
+        for _ in range(cluster.HEAD_CHECKS - 1):
+            connected._watch([(JOB, Needs(1))])
+        with pytest.raises(ReplicationError, match=r"head node .* is gone.*repeat the same command"):
+            connected._watch([(JOB, Needs(1))])
