@@ -339,7 +339,7 @@ def _show_cpu(paper: Paper, profile: str, plans: list[Plan], results: Path, cons
 
 def _measured(paper: Paper, profile: str, experiment: str, results: Path) -> tuple[str, dict[str, Any]] | None:
     """The profile and the record of an experiment that has run: of this profile, or else of another."""
-    from grpo_replications.shared.harness.runs import read_record
+    from grpo_replications.shared.harness.records import read_record
 
     for name in dict.fromkeys((profile, "full", "quick", *paper.profiles)):
         entry = read_record(results / paper.name / name).get("experiments", {}).get(experiment, {})

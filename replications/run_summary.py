@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,6 +111,19 @@ def print_run_summary(console: Console, summary: RunSummary) -> None:
 
     console.print(f"\n{summary.paper.slug}, {summary.profile}", style="bold", highlight=False)
     print_summary(console, summary.lines())
+
+
+def print_part_summary(console: Console, part: str, jobs: int, failures: int, as_json: bool) -> None:
+    """Say how a part of a run came out and what ends the whole."""
+    if as_json:
+        print(json.dumps({"part": part, "jobs": jobs, "failed_jobs": failures}))
+        return
+    console.print(
+        f"{part[0].upper()}{part[1:]}: {jobs - failures} of {jobs} job{'' if jobs == 1 else 's'} done. When every part "
+        "has ended, the same command without --part runs what is missing, judges and reports.",
+        soft_wrap=True,
+        highlight=False,
+    )
 
 
 def shown(path: Path) -> str:

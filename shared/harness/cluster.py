@@ -228,7 +228,7 @@ class Cluster:
         except (exceptions.RayError, StopIteration) as error:
             return Outcome(LOST, f"its worker was lost ({type(error).__name__})")
         if "progress" in message:
-            write_atomic(progress_file(jobs_directory, job), f"{message['progress']:.4f}", durable=False)
+            write_atomic(progress_file(jobs_directory, job), message["progress"], durable=False)
             return None
         if message["code"] < 0:
             return Outcome(LOST, f"its process on {message['node']} was killed (signal {-message['code']})")

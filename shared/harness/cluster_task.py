@@ -28,7 +28,9 @@ ENTRY = "from grpo_replications.shared.harness.cluster_job import main; main()"
 def run_task(
     archive: bytes, request: bytes, stem: str, environment: dict[str, str], shared: str | None
 ) -> Iterator[dict[str, Any]]:
-    """Run a job; yield `{"progress": fraction}` now and then, at last `{"code", "node", "error", "outcome", "files"}`.
+    """Run a job; yield `{"progress": text of its file}` now and then, and its end at last.
+
+    The end is `{"code", "node", "error", "outcome", "files"}`.
 
     `archive`: a zip of the source; `request`: what `cluster_job` reads; `stem`: the name of the job's files; `shared`:
     the directory of jobs where the job runs in it, else None, and `files` holds all that it wrote, by path below the
@@ -53,16 +55,16 @@ def run_task(
                 stderr=errors,
             )
         progress = (Path(shared) if shared else results / "jobs") / f"{stem}.progress"
-        sent, said = time.monotonic(), 0.0
+        sent, said = time.monotonic(), ""
         while process.poll() is None:
             time.sleep(POLL_SECONDS)
             if time.monotonic() - sent < PROGRESS_SECONDS:
                 continue
-            with contextlib.suppress(OSError, ValueError):
-                fraction = float(progress.read_text())
-                if fraction != said:
-                    sent, said = time.monotonic(), fraction
-                    yield {"progress": fraction}
+            with contextlib.suppress(OSError):
+                text = progress.read_text()
+                if text != said:
+                    sent, said = time.monotonic(), text
+                    yield {"progress": text}
         error = (base / "error").read_text(errors="replace").strip()[-2000:]
         files = {
             path.relative_to(results).as_posix(): path.read_bytes()

@@ -14,7 +14,7 @@ from typing import Any
 
 from grpo_replications.shared.harness.measurements import MEASUREMENTS, TIMINGS, metrics_measured
 from grpo_replications.shared.harness.outcomes import CELLS_FILE, CLAIMS_CSV, VERDICTS_FILE, read_csv
-from grpo_replications.shared.harness.runs import read_record
+from grpo_replications.shared.harness.records import read_record
 from grpo_replications.shared.harness.verdicts import NOT_RUN, experiment_of
 
 CRITERION = ("kind", "threshold", "margin", "paper_value", "criterion")  # columns that say what is asked

@@ -20,6 +20,7 @@ from typing import Any
 
 from joblib.externals.loky import get_reusable_executor
 
+from grpo_replications.shared.harness.job_progress import ENDING, read_progress
 from grpo_replications.shared.harness.jobs import Job, Origin, Outcome, run_job
 from grpo_replications.shared.tracking import Tracking
 
@@ -81,14 +82,14 @@ def inside_jobs(jobs: list[Job], jobs_directory: Path) -> float:
     """How many jobs' worth of work the running ones among `jobs` have reported."""
     total = 0.0
     for job in jobs:
-        with contextlib.suppress(OSError, ValueError):
-            total += float(progress_file(jobs_directory, job).read_text())
+        said = read_progress(progress_file(jobs_directory, job))
+        total += said.fraction if said is not None else 0.0
     return total
 
 
 def progress_file(jobs_directory: Path, job: Job) -> Path:
     """Where a running job says how much of it is done."""
-    return jobs_directory / f"{job.stem}.progress"
+    return jobs_directory / f"{job.stem}{ENDING}"
 
 
 def job_environment(threads: int) -> dict[str, str]:

@@ -181,7 +181,7 @@ def test_help_and_list_import_nothing_heavy() -> None:
 
 
 def test_every_command_has_a_help_text(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("list", "run", "verdicts", "figures", "report", "compare", "model", "bench"):
+    for command in ("list", "run", "verdicts", "figures", "report", "compare", "status", "model", "bench"):
         with pytest.raises(SystemExit) as stop:
             main([command, "--help"])
         assert stop.value.code == 0 and len(capsys.readouterr().out) > 100
