@@ -72,8 +72,14 @@ def main(arguments: Sequence[str] | None = None, papers: Path = PAPERS) -> int:
         return 128 + signal.SIGPIPE
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Let `main` answer it; rich itself would exit with 1, as if something had failed."""
+        raise BrokenPipeError
+
+
 def _command(arguments: list[str], papers: Path) -> int:
-    console = Console(width=None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", 120)))
+    console = _Console(width=None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", 120)))
     options = _parser().parse_args(arguments)
     options.command = shlex.join(["replicate", *arguments])
     options.papers = papers

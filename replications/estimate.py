@@ -34,7 +34,8 @@ ADAPTER_RANK, SMALL_BATCH = 64, 8  # what is suggested where a job does not fit
 def add_command(commands: Any, papers_option: Any, results_directory: Any) -> None:
     """Add the command to the sub-parsers `commands`; `papers_option(options)` is the paper that was asked for."""
     text = "say what a profile costs before it starts: jobs, time, memory and disk"
-    sub = commands.add_parser("estimate", help=text, description=text[0].upper() + text[1:] + ".")
+    codes = "Exit code: 0 where every job fits, 1 where one does not fit the GPU, 2 for a wrong request."
+    sub = commands.add_parser("estimate", help=text, description=text[0].upper() + text[1:] + ".", epilog=codes)
     sub.add_argument("paper", metavar="PAPER", help="a paper's name, as 'replicate list' gives it")
     sub.add_argument("--profile", default="paper", help="which profile (default: %(default)s)")
     sub.add_argument("--gpu", metavar="NAME", help=f"{', '.join(GPUS)} (default: the one here, or {DEFAULT_GPU})")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from grpo_replications.replications.places import committed_results, own_results
+from grpo_replications.shared.words import counted
 
 if TYPE_CHECKING:
     from grpo_replications.shared.harness.compare import Comparison
@@ -91,7 +92,7 @@ class RunSummary:
             "failed_jobs": self.failures,
             "results": str(self.directory),
             "report": str(self.report),
-            "identical_to_committed": None if self.against is None else not self.against.differs,
+            "identical_to_committed": not self.against.differs if self.against and self.against.compared else None,
             "against_committed": None if self.against is None else as_json(self.against),
             "next": self.next_command(),
         }
@@ -119,7 +120,7 @@ def print_part_summary(console: Console, part: str, jobs: int, failures: int, as
         print(json.dumps({"part": part, "jobs": jobs, "failed_jobs": failures}))
         return
     console.print(
-        f"{part[0].upper()}{part[1:]}: {jobs - failures} of {jobs} job{'' if jobs == 1 else 's'} done. When every part "
+        f"{part[0].upper()}{part[1:]}: {jobs - failures} of {counted(jobs, 'job')} done. When every part "
         "has ended, the same command without --part runs what is missing, judges and reports.",
         soft_wrap=True,
         highlight=False,

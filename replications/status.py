@@ -25,6 +25,7 @@ from grpo_replications.shared.harness.run_status import (
     read_records,
     read_runs,
 )
+from grpo_replications.shared.words import counted
 
 _TEXT = """
 Say how far runs are, from another shell: a line for every job that is running (step, mean reward of the last rollout,
@@ -83,7 +84,7 @@ def _as_json(runs: list[RunStatus], record: RecordStatus | None) -> dict[str, An
 def _print_run(console: Console, run: RunStatus) -> None:
     part = f", {run.part}" if run.part else ""
     _say(console, f"{run.paper}, {run.profile}{part}: {_state(run)}", style="bold")
-    counts = [f"{run.count(DONE)} of {len(run.jobs)} job{'' if len(run.jobs) == 1 else 's'} done"]
+    counts = [f"{run.count(DONE)} of {counted(len(run.jobs), 'job')} done"]
     counts += [f"{run.count(state)} {state}" for state in (RUNNING, FAILED, WAITING) if run.count(state)]
     _say(console, f"  {', '.join(counts)}")
     running = run.of(RUNNING)

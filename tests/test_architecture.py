@@ -17,15 +17,16 @@ ALLOWED = {
     "shared.tables": set(),
     "shared.tracking": set(),
     "shared.live": set(),
+    "shared.words": set(),
     "shared.statistics": set(),
     "shared.theory": set(),
     "shared.grading": {"theory"},
     "shared.tasks": {"theory", "grading", "tables"},
     "shared.models": {"settings", "theory", "grading", "tasks", "statistics"},
     "shared.training": {"settings", "tracking", "live", "theory", "grading", "models", "tasks", "statistics"},
-    "shared.harness": {"settings", "tracking", "live", "theory", "models", "tasks", "statistics"},
+    "shared.harness": {"settings", "tracking", "live", "words", "theory", "models", "tasks", "statistics"},
     # The log of every group is written by the trainer; a tool that reads it needs to know its format.
-    "shared.planning": {"tables", "theory", "models", "tasks", "statistics", "training"},
+    "shared.planning": {"tables", "words", "theory", "models", "tasks", "statistics", "training"},
 }
 PAPERS = sorted(path.parent.name for path in (ROOT / "replications").glob("*/claims.toml"))
 

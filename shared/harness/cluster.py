@@ -271,7 +271,7 @@ def _connect(address: str | None) -> None:
     local = {} if address or os.environ.get("RAY_ADDRESS") else {"include_dashboard": False}
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", **local)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except Exception as error:  # where its processes do not start in time, Ray raises no more special one
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ReplicationError(
             f"No Ray cluster can be reached at {address or 'this machine'}: {reason} Start one by 'ray start --head' "

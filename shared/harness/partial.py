@@ -19,6 +19,7 @@ from grpo_replications.shared.harness.measurements import MEASUREMENTS, TIMINGS
 from grpo_replications.shared.harness.papers import Paper
 from grpo_replications.shared.harness.records import RECORD
 from grpo_replications.shared.harness.run_status import RunStatus, read_runs
+from grpo_replications.shared.words import counted
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Unfinished:
     def __str__(self) -> str:
         done, jobs = (sum(pair[side] for pair in self.experiments.values()) for side in (0, 1))
         missing = [
-            f"{name} {total - had} of {total} job{'' if total == 1 else 's'}"
+            f"{name} {total - had} of {counted(total, 'job')}"
             for name, (had, total) in self.experiments.items()
             if had < total
         ]

@@ -106,7 +106,14 @@ KILL = """
 def ray_of_two() -> Iterator[None]:
     """A Ray cluster on this machine with two worker processes."""
     ray = pytest.importorskip("ray", reason='ray is not installed: pip install "grpo-replications[cluster]"')
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    for left in (2, 1, 0):
+        try:
+            ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+            break
+        except Exception:  # a busy machine may not start Ray's processes within the 30 s that it gives them
+            ray.shutdown()
+            if not left:
+                raise
     yield
     ray.shutdown()
 
