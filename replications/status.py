@@ -138,7 +138,7 @@ def _of_record(record: RecordStatus) -> str:
 
 
 def progress_text(progress: JobProgress | None, left: bool = True) -> str:
-    """`step 12 of 40, reward 0.45, silent 22 %, 1,310 tokens/s, 4 min left`; what is not known is left out."""
+    """`30 %, step 12 of 40, reward 0.45, silent 22 %, 1,310 tokens/s, for 2 min, 4 min left`, as far as known."""
     if progress is None:
         return ""
     said = progress.training
@@ -151,6 +151,8 @@ def progress_text(progress: JobProgress | None, left: bool = True) -> str:
         parts.append(f"silent {100 * said['silent']:.0f} %")
     if "tokens_per_second" in said:
         parts.append(f"{said['tokens_per_second']:,.0f} tokens/s")
+    if left:
+        parts.append(f"for {duration(progress.elapsed)}")
     if left and progress.remaining is not None:
         parts.append(f"{duration(progress.remaining)} left")
     return ", ".join(parts)

@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 ENDING = ".progress"
@@ -23,6 +23,11 @@ class JobProgress:
     elapsed: float
     remaining: float | None = None
     training: dict[str, float] = field(default_factory=dict)
+
+    def after(self, seconds: float) -> JobProgress:
+        """The same when it was said `seconds` ago and nothing since."""
+        left = None if self.remaining is None else round(max(self.remaining - seconds, 0.0), 1)
+        return replace(self, elapsed=round(self.elapsed + seconds, 1), remaining=left)
 
     def as_text(self) -> str:
         """One line of JSON."""

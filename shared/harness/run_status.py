@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import time
@@ -156,7 +157,10 @@ def _job(directory: Path, stem: str, name: str, state: str, said: dict[str, Any]
         return JobStatus(name, DONE)
     if stem in said["failed"]:
         return JobStatus(name, FAILED, message=said["failed"][stem])
-    progress = read_progress(directory / f"{stem}{ENDING}")
+    path = directory / f"{stem}{ENDING}"
+    progress = read_progress(path)
     if state == RUNNING and progress is not None:
+        with contextlib.suppress(OSError):  # it has just ended
+            progress = progress.after(max(time.time() - path.stat().st_mtime, 0.0))
         return JobStatus(name, RUNNING, progress)
     return JobStatus(name, WAITING, progress)

@@ -12,6 +12,7 @@ import pytest
 
 from grpo_replications.replications.__main__ import main
 from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.job_progress import JobProgress
 from grpo_replications.shared.harness.jobs import Job, JobContext
 from grpo_replications.shared.harness.parts import Part
 from grpo_replications.shared.harness.run_file import RunFile
@@ -66,8 +67,8 @@ def test_a_run_that_goes_on_has_a_line_for_every_running_job(directory: Path, st
     assert f"process {os.getpid()} on this machine), about 60 min left" in lines[0]
     assert lines[1:] == [
         "  1 of 5 jobs done, 2 running, 1 failed, 1 waiting",
-        "  draw (kind=c, seed 0)  0 %, step 12 of 40, reward 0.456, silent 25 %, 1,310 tokens/s",
-        "  draw (kind=d, seed 0)  50 %, 0 s left",
+        "  draw (kind=c, seed 0)  0 %, step 12 of 40, reward 0.456, silent 25 %, 1,310 tokens/s, for 0 s",
+        "  draw (kind=d, seed 0)  50 %, for 0 s, 0 s left",
         "  draw (kind=b, seed 0)  failed: ValueError: no",
     ]
     (found,) = json.loads(status("--json"))
@@ -93,6 +94,7 @@ def test_a_killed_run_is_told_from_one_that_goes_on(directory: Path, status: Sta
     assert "on elsewhere, last sign of life 0 s ago" in status()
     long_ago = time.time() - 3600
     os.utime(directory / ".alive", (long_ago, long_ago))
+    assert JobProgress(0.5, 10.0, 30.0).after(20.0) == JobProgress(0.5, 30.0, 10.0), "as time goes by"
     assert "killed: no sign of life for 60 min" in status()
 
 
