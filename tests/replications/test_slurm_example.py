@@ -20,7 +20,7 @@ STAND_INS = {
 
 def test_the_commands_of_the_example_are_understood(tmp_path: Path) -> None:
     section = PAGE.read_text(encoding="utf-8").split("### Many machines", 1)[1].split("\n### ", 1)[0]
-    array, afterwards = re.findall(r"```sh\n(.*?)```", section, re.S)
+    array, afterwards = re.findall(r"```bash\n(.*?)```", section, re.S)
     for name, script in STAND_INS.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)
