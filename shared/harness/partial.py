@@ -54,7 +54,7 @@ def is_unfinished(directory: Path) -> bool:
 def results_so_far(paper: Paper, profile: str, results: Path) -> Iterator[tuple[Path, Unfinished | None]]:
     """A directory of results to judge: `results`, or one for the block with what an unfinished run has measured.
 
-    ReplicationError where its finished jobs are of other settings than the profile's.
+    Finished jobs of other settings than the profile's do not count; ReplicationError where there is nothing else.
     """
     directory = results / paper.name / profile
     if not is_unfinished(directory):
@@ -67,10 +67,16 @@ def results_so_far(paper: Paper, profile: str, results: Path) -> Iterator[tuple[
             if (directory / name).exists():
                 shutil.copy(directory / name, copy / name)
         (copy / "jobs").symlink_to((directory / "jobs").resolve(), target_is_directory=True)
-        yield Path(scratch), _assemble(paper, profile, copy, read_runs(directory))
+        missing = _assemble(paper, profile, copy, read_runs(directory))
+        if missing is None and not (directory / MEASUREMENTS).exists():
+            raise ReplicationError(
+                f"{paper.slug}, {profile}: no job of the profile's present settings is done; nothing can be judged yet."
+            )
+        yield (results if missing is None else Path(scratch)), missing
 
 
-def _assemble(paper: Paper, name: str, directory: Path, runs: list[RunStatus]) -> Unfinished:
+def _assemble(paper: Paper, name: str, directory: Path, runs: list[RunStatus]) -> Unfinished | None:
+    """Bring together in `directory` what is done; None where nothing is."""
     profile = paper.profile(name)
     only, seeds = (runs[0].only, runs[0].seeds) if runs else (None, None)
     selected = profile.with_overrides(only, seeds)
@@ -79,16 +85,14 @@ def _assemble(paper: Paper, name: str, directory: Path, runs: list[RunStatus]) -
     making = Making(runs[0].command if runs else "", "", "")
     silent = Console(file=io.StringIO())
     record = assemble(paper, whole, set(selected.plans), directory, Origin(None, False, "", ""), making, silent)
-    counted = {
+    experiments = {
         experiment: (entry["jobs_finished"], entry["jobs"])
         for experiment, entry in record["experiments"].items()
         if experiment in selected.plans
     }
     if not any(entry["jobs_finished"] for entry in record["experiments"].values()):
-        raise ReplicationError(
-            f"{paper.slug}, {name}: no job of the present settings is done, so there is nothing to judge yet."
-        )
-    return Unfinished(counted, any(run.running for run in runs), making.command)
+        return None
+    return Unfinished(experiments, any(run.running for run in runs), making.command)
 
 
 def _has_jobs(directory: Path) -> bool:
