@@ -14,6 +14,7 @@ SEEDS ?=
 PORT ?=
 WORKERS ?=
 RESULTS ?=
+EXTRAS ?= suite,track,test
 PLACE := $(if $(RESULTS),--results $(RESULTS))
 FLAGS := --profile $(PROFILE) $(if $(ONLY),--only $(ONLY)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(WORKERS),--workers $(WORKERS)) $(PLACE) $(ARGS)
 
@@ -32,7 +33,7 @@ help:  ## list every target
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 is needed; install it, or run make PYTHON=/path/to/python3" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[suite,track,test]"
+	$(BIN) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(EXTRAS)]"
 	@touch $(STAMP)
 
 setup: $(STAMP) model  ## make the virtual environment and fetch the embedded model

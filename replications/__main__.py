@@ -11,11 +11,22 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from rich.console import Console
 
-from grpo_replications.replications import cite, compare, estimate, gpu_check, paper_commands, preflight, tools, view
+from grpo_replications.replications import (
+    cite,
+    compare,
+    estimate,
+    gpu_check,
+    paper_commands,
+    preflight,
+    status,
+    tools,
+    view,
+)
 from grpo_replications.replications.places import (
     COMMITTED,
     OWN,
@@ -27,7 +38,7 @@ from grpo_replications.replications.places import (
     run_target,
     use_data_directory,
 )
-from grpo_replications.replications.run_summary import RunSummary, print_run_summary, shown
+from grpo_replications.replications.run_summary import RunSummary, print_part_summary, print_run_summary, shown
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.harness.claims import OURS, PAPER
 from grpo_replications.shared.harness.papers import Paper, discover
@@ -45,6 +56,7 @@ examples:
   replicate list
   replicate run lambda-grpo                                  every experiment of the quick profile
   replicate run lambda-grpo --profile full --only table1     some experiments of another profile
+  replicate status                                           how far runs are, from another shell
   replicate compare                                          the committed results against your own runs
   replicate estimate lambda-grpo --profile paper --gpu h100  what it would cost, before anything starts
   replicate check lambda-grpo --profile paper --data         its models, data and disk, before anything starts
@@ -78,8 +90,14 @@ def main(arguments: Sequence[str] | None = None, papers: Path = PAPERS) -> int:
         return 128 + signal.SIGPIPE
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Let `main` answer it; rich itself would exit with 1, as if something had failed."""
+        raise BrokenPipeError
+
+
 def _command(arguments: list[str], papers: Path) -> int:
-    console = Console(width=None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", 120)))
+    console = _Console(width=None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", 120)))
     options = _parser().parse_args(arguments)
     options.command = shlex.join(["replicate", *arguments])
     options.papers = papers
@@ -129,6 +147,10 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--workers", type=int, metavar="N", help="processes side by side; does not change any result")
     run.add_argument("--fresh", action="store_true", help="forget finished jobs of these experiments and start again")
     run.add_argument("--executor", default="local", metavar="local|ray", help="where the jobs run (default: local)")
+    run.add_argument("--address", metavar="ADDR", help="of a Ray cluster, for --executor ray (default: found by Ray)")
+    run.add_argument(
+        "--part", metavar="K/N", help="only the K-th of N shares of the jobs; a run without it ends it all"
+    )
     run.add_argument("--track", default="none", metavar="wandb|tensorboard|none", help="curves of running jobs")
     run.add_argument("--rehearse", action="store_true", help="every step of a hub profile on a CPU, with stand-ins")
     add_data_option(run)
@@ -150,6 +172,7 @@ def _parser() -> argparse.ArgumentParser:
         add_results_option(again, f"{COMMITTED}/ of a checkout")
         if name == "verdicts":
             again.add_argument("--json", action="store_true", help="for programs: claims, answers and checks")
+    status.add_command(commands)
     compare.add_command(commands)
     model = command("model", _model, "fetch and prepare a language model, once")
     model.add_argument("name", metavar="NAME", nargs="?", default="embedded", help="which one (default: %(default)s)")
@@ -200,6 +223,7 @@ def _check_suite() -> None:
 
 def _run(options: argparse.Namespace, console: Console) -> int:
     _check_suite()
+    from grpo_replications.shared.harness.parts import Part
     from grpo_replications.shared.harness.runs import Options, run_profile
 
     paper = find_paper(options.paper, options.papers)
@@ -214,6 +238,8 @@ def _run(options: argparse.Namespace, console: Console) -> int:
         options.workers,
         options.fresh,
         options.executor,
+        options.address,
+        Part.parse(options.part) if options.part else None,
         command=options.command,
         track=options.track,
         timed_by=committed / paper.name / options.profile if committed else None,
@@ -223,11 +249,14 @@ def _run(options: argparse.Namespace, console: Console) -> int:
         from grpo_replications.replications.rehearsal import rehearse
 
         return rehearse(paper, options, results, console, lambda *place: _draw(*place[:3], console, place[3]))
-    estimate.before_run(paper, options.profile, committed or results, console, options.only, options.seeds)
+    elsewhere = options.executor != "local"
+    estimate.before_run(paper, options.profile, committed or results, console, options.only, options.seeds, elsewhere)
     preflight.before_run(paper, options.profile, results, console, options.only)
     result = run_profile(paper, options.profile, results, ROOT, console, chosen)
     drawn = True
-    if options.measure_only:
+    if chosen.part is not None:
+        print_part_summary(console, str(chosen.part), result.jobs, len(result.failures), options.json)
+    elif options.measure_only:
         console.print(f"Measured: {shown(result.directory)}. `replicate verdicts`, `figures` and `report` do the rest.")
     else:
         _judge(paper, options.profile, results)
@@ -268,18 +297,25 @@ def _summarize(
 
 
 def _verdicts(options: argparse.Namespace, console: Console) -> int:
-    results = results_directory(options)
-    on_disk = _on_disk(options, results)
-    for paper, profile in on_disk:
-        _judge(paper, profile, results)
-        if options.json:
-            continue
-        console.print(f"[bold]{paper.slug}, profile {profile}[/bold]")
-        _print_claims(paper, profile, results, console)
-    if options.json:
-        from grpo_replications.replications.listings import verdicts_json
+    from grpo_replications.shared.harness.partial import results_so_far
 
-        print(verdicts_json(on_disk, results))
+    results = results_directory(options)
+    with ExitStack() as held:
+        judged = []
+        for paper, profile in _on_disk(options, results, unfinished=True):
+            place, missing = held.enter_context(results_so_far(paper, profile, results))
+            _judge(paper, profile, place)
+            judged.append((paper, profile, place, missing))
+            if options.json:
+                continue
+            console.print(f"[bold]{paper.slug}, profile {profile}[/bold]")
+            if missing is not None:
+                console.print(str(missing), style="yellow", markup=False, highlight=False, soft_wrap=True)
+            _print_claims(paper, profile, place, console)
+        if options.json:
+            from grpo_replications.replications.listings import verdicts_json
+
+            print(verdicts_json(judged))
     return 0
 
 
@@ -314,9 +350,13 @@ def _bench(options: argparse.Namespace, console: Console) -> int:
     return 0 if print_table(benches) else 1
 
 
-def _on_disk(options: argparse.Namespace, results: Path) -> list[tuple[Paper, str]]:
-    """Papers and profiles that have measurements, narrowed to what was asked for."""
+def _on_disk(options: argparse.Namespace, results: Path, unfinished: bool = False) -> list[tuple[Paper, str]]:
+    """Papers and profiles that have measurements, or jobs of an `unfinished` run, narrowed to what was asked for."""
     from grpo_replications.shared.harness.measurements import MEASUREMENTS
+    from grpo_replications.shared.harness.partial import is_unfinished
+
+    def measured(directory: Path) -> bool:
+        return (directory / MEASUREMENTS).exists() or (unfinished and is_unfinished(directory))
 
     papers = [find_paper(options.paper, options.papers)] if options.paper else discover(options.papers)
     if options.profile:
@@ -326,7 +366,7 @@ def _on_disk(options: argparse.Namespace, results: Path) -> list[tuple[Paper, st
         (paper, profile)
         for paper in papers
         for profile in paper.profiles
-        if options.profile in (None, profile) and (results / paper.name / profile / MEASUREMENTS).exists()
+        if options.profile in (None, profile) and measured(results / paper.name / profile)
     ]
     if not found:
         raise ReplicationError(

@@ -34,7 +34,8 @@ A and B are each one of
   PROFILE       a profile of the results on disk, as in: replicate compare quick full --paper lambda-grpo
   paper         the values that the paper prints: does each lie inside our interval?
 
-Exit code: 0 where nothing but timings differs, 1 where something does, 2 for a wrong request.
+Exit code: 0 where nothing but timings differs, 1 where something does or nothing was measured on both sides, 2 for a
+wrong request or damaged results.
 """
 _EXAMPLES = """
 examples:
@@ -134,7 +135,7 @@ def _compare(options: argparse.Namespace, console: Console) -> int:
             write_page(options.figures, comparisons, options.only_changed)
             if not options.json and not options.markdown:
                 console.print(f"Side by side: {options.figures}", markup=False, highlight=False, soft_wrap=True)
-    return 1 if any(one.differs for one in comparisons) else 0
+    return 1 if any(one.differs or not one.compared for one in comparisons) else 0
 
 
 def _show(options: argparse.Namespace, console: Console, comparisons: Sequence[Comparison]) -> None:

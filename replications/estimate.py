@@ -34,7 +34,8 @@ ADAPTER_RANK, SMALL_BATCH = 64, 8  # what is suggested where a job does not fit
 def add_command(commands: Any, papers_option: Any, results_directory: Any) -> None:
     """Add the command to the sub-parsers `commands`; `papers_option(options)` is the paper that was asked for."""
     text = "say what a profile costs before it starts: jobs, time, memory and disk"
-    sub = commands.add_parser("estimate", help=text, description=text[0].upper() + text[1:] + ".")
+    codes = "Exit code: 0 where every job fits, 1 where one does not fit the GPU, 2 for a wrong request."
+    sub = commands.add_parser("estimate", help=text, description=text[0].upper() + text[1:] + ".", epilog=codes)
     sub.add_argument("paper", metavar="PAPER", help="a paper's name, as 'replicate list' gives it")
     sub.add_argument("--profile", default="paper", help="which profile (default: %(default)s)")
     sub.add_argument("--gpu", metavar="NAME", help=f"{', '.join(GPUS)} (default: the one here, or {DEFAULT_GPU})")
@@ -53,12 +54,21 @@ def _estimate(options: argparse.Namespace, console: Console, papers_option: Any,
 
 
 def before_run(
-    paper: Paper, profile: str, results: Path, console: Console, only: str | None, seeds: int | None
+    paper: Paper,
+    profile: str,
+    results: Path,
+    console: Console,
+    only: str | None,
+    seeds: int | None,
+    elsewhere: bool = False,
 ) -> None:
-    """Print the estimate of a profile that needs the hub; ReplicationError where the GPU here cannot hold a job."""
+    """Print the estimate of a profile that needs the hub; ReplicationError where the GPU here cannot hold a job.
+
+    `elsewhere`: the jobs run on other machines, whose GPUs are not known here.
+    """
     if paper.profile(profile).requires != "hub":
         return
-    here = gpu_here()
+    here = None if elsewhere else gpu_here()
     refused = show_estimate(paper, profile, here or gpu_called(DEFAULT_GPU), results, console, only, seeds)
     if here is not None and refused:
         raise ReplicationError(
@@ -330,7 +340,7 @@ def _show_cpu(paper: Paper, profile: str, plans: list[Plan], results: Path, cons
 
 def _measured(paper: Paper, profile: str, experiment: str, results: Path) -> tuple[str, dict[str, Any]] | None:
     """The profile and the record of an experiment that has run: of this profile, or else of another."""
-    from grpo_replications.shared.harness.runs import read_record
+    from grpo_replications.shared.harness.records import read_record
 
     for name in dict.fromkeys((profile, "full", "quick", *paper.profiles)):
         entry = read_record(results / paper.name / name).get("experiments", {}).get(experiment, {})

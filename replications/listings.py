@@ -11,6 +11,7 @@ from typing import Any
 from grpo_replications.shared.harness.answers import Answer
 from grpo_replications.shared.harness.outcomes import CheckLine, claim_outcomes, plain, read_verdicts
 from grpo_replications.shared.harness.papers import Paper
+from grpo_replications.shared.harness.partial import Unfinished
 
 
 def papers_json(papers: Iterable[Paper]) -> str:
@@ -18,9 +19,9 @@ def papers_json(papers: Iterable[Paper]) -> str:
     return json.dumps([_paper(paper) for paper in papers], indent=1, ensure_ascii=False)
 
 
-def verdicts_json(on_disk: Iterable[tuple[Paper, str]], results: Path) -> str:
-    """Every claim with its two answers and its checks, for each paper and profile on disk."""
-    return json.dumps([_verdicts(paper, profile, results) for paper, profile in on_disk], indent=1, ensure_ascii=False)
+def verdicts_json(judged: Iterable[tuple[Paper, str, Path, Unfinished | None]]) -> str:
+    """Claims with answers and checks, for each (paper, profile, results it is judged in, what is missing)."""
+    return json.dumps([_verdicts(*one) for one in judged], indent=1, ensure_ascii=False)
 
 
 def _paper(paper: Paper) -> dict[str, Any]:
@@ -39,7 +40,7 @@ def _paper(paper: Paper) -> dict[str, Any]:
     }
 
 
-def _verdicts(paper: Paper, profile: str, results: Path) -> dict[str, Any]:
+def _verdicts(paper: Paper, profile: str, results: Path, unfinished: Unfinished | None) -> dict[str, Any]:
     outcomes = claim_outcomes(paper, read_verdicts(paper, profile, results / paper.name / profile))
     claims = [
         {
@@ -49,7 +50,8 @@ def _verdicts(paper: Paper, profile: str, results: Path) -> dict[str, Any]:
         }
         for one in outcomes
     ]
-    return {"paper": paper.slug, "profile": profile, "claims": claims}
+    missing = None if unfinished is None else dataclasses.asdict(unfinished)
+    return {"paper": paper.slug, "profile": profile, "unfinished": missing, "claims": claims}
 
 
 def _answer(answer: Answer | None) -> dict[str, Any] | None:

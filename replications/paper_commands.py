@@ -16,6 +16,7 @@ from grpo_replications.replications.places import add_data_option, use_data_dire
 from grpo_replications.shared.errors import Problems, ReplicationError
 from grpo_replications.shared.harness.paper_modules import package_name, packages_of
 from grpo_replications.shared.harness.papers import CLAIMS_FILE, Paper, check_apart
+from grpo_replications.shared.words import counted
 
 ROOT = Path(__file__).resolve().parents[1]
 TEMPLATE = Path(__file__).resolve().parent / "template"
@@ -171,7 +172,7 @@ def _print_jobs(paper: Paper, console: Console) -> None:
         judged = sum(profile.name in check.profiles and not check.not_run_reason for check in paper.checks)
         budget = f", up to {profile.budget_minutes:g} min" if profile.budget_minutes else ""
         console.print(
-            f"  {profile.name}: {jobs} jobs of {', '.join(profile.plans)}{budget}; judges {judged} of "
+            f"  {profile.name}: {counted(jobs, 'job')} of {', '.join(profile.plans)}{budget}; judges {judged} of "
             f"{len(paper.checks)} checks",
             highlight=False,
         )

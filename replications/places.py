@@ -60,14 +60,15 @@ def run_target(options: argparse.Namespace) -> Path:
         if committed is None:
             raise ReplicationError("This is an installed copy, which has no committed results to update.")
         return committed
-    return _chosen(options) or own_results()
+    return chosen_results(options) or own_results()
 
 
 def results_directory(options: argparse.Namespace | None = None) -> Path:
     """What is judged, drawn, reported and cited: as named, else the committed results, or one's own where installed."""
-    return _chosen(options) or committed_results() or own_results()
+    return chosen_results(options) or committed_results() or own_results()
 
 
-def _chosen(options: argparse.Namespace | None) -> Path | None:
+def chosen_results(options: argparse.Namespace | None) -> Path | None:
+    """What `--results` or `REPLICATE_RESULTS` names; None where neither does."""
     named = getattr(options, "results", None) or os.environ.get(VARIABLE)
     return Path(named).resolve() if named else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from grpo_replications.replications.places import committed_results, own_results
+from grpo_replications.shared.words import counted
 
 if TYPE_CHECKING:
     from grpo_replications.shared.harness.compare import Comparison
@@ -90,7 +92,7 @@ class RunSummary:
             "failed_jobs": self.failures,
             "results": str(self.directory),
             "report": str(self.report),
-            "identical_to_committed": None if self.against is None else not self.against.differs,
+            "identical_to_committed": not self.against.differs if self.against and self.against.compared else None,
             "against_committed": None if self.against is None else as_json(self.against),
             "next": self.next_command(),
         }
@@ -110,6 +112,19 @@ def print_run_summary(console: Console, summary: RunSummary) -> None:
 
     console.print(f"\n{summary.paper.slug}, {summary.profile}", style="bold", highlight=False)
     print_summary(console, summary.lines())
+
+
+def print_part_summary(console: Console, part: str, jobs: int, failures: int, as_json: bool) -> None:
+    """Say how a part of a run came out and what ends the whole."""
+    if as_json:
+        print(json.dumps({"part": part, "jobs": jobs, "failed_jobs": failures}))
+        return
+    console.print(
+        f"{part[0].upper()}{part[1:]}: {jobs - failures} of {counted(jobs, 'job')} done. When every part "
+        "has ended, the same command without --part runs what is missing, judges and reports.",
+        soft_wrap=True,
+        highlight=False,
+    )
 
 
 def shown(path: Path) -> str:

@@ -17,13 +17,17 @@ from grpo_replications.shared.planning.rate_forecast import BETA, MIXTURE, REACH
 from grpo_replications.shared.planning.run_drift import Drift
 from grpo_replications.shared.planning.size_choice import SizeChoice
 from grpo_replications.shared.statistics.estimates import Estimate
+from grpo_replications.shared.words import counted
 
 
 def print_plan(console: Console, plan: Plan) -> None:
     """What each difficulty needs, what is observed at 0 and 1, silent shares, and the budget."""
     say = _sayer(console)
-    behind = f", {plan.samples} rollouts each" if plan.samples else ""
-    say(f"{plan.problems:,} problems ({plan.source}{behind}); group size for fidelity {plan.fidelity:g}", style="bold")
+    behind = f", {counted(plan.samples, 'rollout')} each" if plan.samples else ""
+    say(
+        f"{counted(plan.problems, 'problem')} ({plan.source}{behind}); group size for fidelity {plan.fidelity:g}",
+        style="bold",
+    )
     names = ("solve rate", "problems", "share", "exact G", "law G*", "G allowing for rate error", "silent at G")
     table = _table(*names, "completions")
     for line in plan.bins:
@@ -43,7 +47,9 @@ def print_plan(console: Console, plan: Plan) -> None:
         say(f"{plan.beyond:,} problems need more than {plan.max_group_size} and are counted at {plan.max_group_size}.")
     for end in plan.ends:
         word = "none" if end.rate == 0 else "all"
-        text = f"{end.problems:,} problems ({end.problems / plan.problems:.1%}) were observed with {word} right"
+        were = "was" if end.problems == 1 else "were"
+        share = f"{counted(end.problems, 'problem')} ({end.problems / plan.problems:.1%})"
+        text = f"{share} {were} observed with {word} right"
         if end.bound is None:
             say(f"{text}: at a rate of exactly {end.rate:g} no group size ever helps.")
         else:
@@ -90,7 +96,8 @@ def _print_budget(console: Console, budget: Budget) -> None:
     best, other = budget.best, budget.allocation
     say(
         f"\nBudget of {budget.completions:,} completions a step: G = {best.group_size}, "
-        f"{best.problems_per_step:,} problems" + (f", {best.unused:,} completions unused" if best.unused else ""),
+        f"{counted(best.problems_per_step, 'problem')}"
+        + (f", {counted(best.unused, 'completion')} unused" if best.unused else ""),
         style="bold",
     )
     if best.unused:
@@ -132,7 +139,10 @@ def print_summary(console: Console, d: Diagnosis) -> None:
     say = _sayer(console)
     s, last = d.shares, d.parts[-1]
     other = f", {s.other.value:.1%} other equal rewards" if s.other.value else ""
-    say(f"{d.source}: {d.groups:,} groups of {d.group_size}, steps {d.first_step} to {d.last_step}", style="bold")
+    say(
+        f"{d.source}: {counted(d.groups, 'group')} of {d.group_size}, steps {d.first_step} to {d.last_step}",
+        style="bold",
+    )
     say(
         f"Silent groups: {_percent(s.silent)}; {s.all_wrong.value:.1%} all wrong, {s.all_right.value:.1%} all "
         f"right{other}"
@@ -187,7 +197,7 @@ def _independence(d: Diagnosis) -> str:
     if r is None:
         return "cannot be tested, because no prompt recurs" if d.redraws is None else "cannot be tested after redraws"
     p = min(1.0, 2 * min(r.silent_p_value, r.still_spread_p_value))
-    return f"not refuted (p = {p:.2g}, {r.groups:,} groups of prompts that recur)"
+    return f"not refuted (p = {p:.2g}, {counted(r.groups, 'group')} of prompts that recur)"
 
 
 def print_diagnosis(console: Console, d: Diagnosis) -> None:
@@ -195,8 +205,8 @@ def print_diagnosis(console: Console, d: Diagnosis) -> None:
     say = _sayer(console)
     say(f"{d.source} ({d.kind})", style="bold")
     say(
-        f"{d.groups:,} groups of {d.group_size} completions, steps {d.first_step} to {d.last_step}, "
-        f"{d.distinct_prompts:,} different prompts"
+        f"{counted(d.groups, 'group')} of {d.group_size} completions, steps {d.first_step} to {d.last_step}, "
+        f"{counted(d.distinct_prompts, 'different prompt')}"
     )
     s = d.shares
     say(
@@ -258,8 +268,8 @@ def _print_prediction(console: Console, d: Diagnosis) -> None:
     if r is not None:
         say(
             f"Predicted from the same prompts' other groups within {r.window:g} steps: {_percent(r.predicted)}, "
-            f"observed {r.silent:.1%} in {r.groups:,} groups (p = {r.silent_p_value:.2g}); spread between groups of a "
-            f"prompt {r.spread:.2f} x that of independent completions (p = {r.spread_p_value:.2g}), "
+            f"observed {r.silent:.1%} in {counted(r.groups, 'group')} (p = {r.silent_p_value:.2g}); spread between "
+            f"groups of a prompt {r.spread:.2f} x that of independent completions (p = {r.spread_p_value:.2g}), "
             f"{r.still_spread:.2f} x after learning is taken out (p = {r.still_spread_p_value:.2g})"
         )
     elif d.mixture is not None:

@@ -17,15 +17,27 @@ ALLOWED = {
     "shared.tables": set(),
     "shared.sources": {"tables"},
     "shared.tracking": set(),
+    "shared.live": set(),
+    "shared.words": set(),
     "shared.statistics": set(),
     "shared.theory": set(),
     "shared.grading": {"theory", "sources"},
     "shared.tasks": {"theory", "grading", "tables", "sources"},
     "shared.models": {"settings", "theory", "grading", "tasks", "statistics", "sources"},
-    "shared.training": {"settings", "tracking", "theory", "grading", "models", "tasks", "statistics", "sources"},
-    "shared.harness": {"settings", "tracking", "theory", "models", "tasks", "statistics"},
+    "shared.training": {
+        "settings",
+        "tracking",
+        "live",
+        "theory",
+        "grading",
+        "models",
+        "tasks",
+        "statistics",
+        "sources",
+    },
+    "shared.harness": {"settings", "tracking", "live", "words", "theory", "models", "tasks", "statistics"},
     # The log of every group is written by the trainer; a tool that reads it needs to know its format.
-    "shared.planning": {"tables", "theory", "models", "tasks", "statistics", "training"},
+    "shared.planning": {"tables", "words", "theory", "models", "tasks", "statistics", "training"},
 }
 PAPERS = sorted(path.parent.name for path in (ROOT / "replications").glob("*/claims.toml"))
 

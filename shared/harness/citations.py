@@ -62,6 +62,8 @@ def find(asked: str, numbers: Sequence[Number], withdrawn: Mapping[str, str]) ->
     now = now_called(name, dict(withdrawn))
     if now is not None:
         raise ReplicationError(f"{name} was withdrawn; now: {now}")
+    if re.search(r"[*?]", name):
+        raise ReplicationError(f"'{name}' is a pattern; cite takes whole ids and aliases. They are in numbers.csv.")
     near = near_names(name, numbers)
     where = f"; near it are:\n{_some(near)}" if near else ", and none is near it"
     raise ReplicationError(f"No number is called '{name}'{where}")

@@ -101,7 +101,8 @@ class RowChanges:
 class Comparison:
     """Everything that differs between two snapshots, and how many things do not.
 
-    `lone_a`, `lone_b`: checks judged on that side only though both have measured their experiment.  `only_a`,
+    `lone_a`, `lone_b`: checks (of the same profile: their numbers, too) judged on that side only though both have
+    measured their experiment.  `only_a`,
     `only_b`: experiments that only that side has measured.  `identical_bytes`: of the measurements; None where a side
     has no such file.  `rows`: None where they were not compared (different profiles, or the same bytes).
     """
@@ -142,6 +143,11 @@ class Comparison:
         return [one for one in self.verdicts if not one.timing]
 
     @property
+    def compared(self) -> bool:
+        """Whether the sides have measured anything in common."""
+        return bool(self.a.measured & self.b.measured)
+
+    @property
     def differs(self) -> bool:
         """Whether anything but timings differs in what both sides have measured."""
         rows = bool(self.rows) and any(one.differ or one.only_a or one.only_b for one in self.rows)
@@ -154,6 +160,7 @@ def compare(a: Snapshot, b: Snapshot) -> Comparison:
     Cost: linear in the checks; measurements are only read where they are of the same profile and differ in their bytes.
     """
     both = a.measured & b.measured
+    same_profile = (a.paper, a.profile) == (b.paper, b.profile)
     known = [name for name in (*a.checks, *(one for one in b.checks if one not in a.checks))]
     numbers, verdicts, lone_a, lone_b, checks = [], [], [], [], 0
     left_out = set()  # claims that rest on what one side has not measured
@@ -173,12 +180,14 @@ def compare(a: Snapshot, b: Snapshot) -> Comparison:
             continue
         checks += 1
         pairs = _pairs(first, second)
+        if same_profile and not (first.timing or second.timing):
+            lone_a += [first.numbers[where].name for where in first.numbers if where not in second.numbers]
+            lone_b += [second.numbers[where].name for where in second.numbers if where not in first.numbers]
         numbers += pairs
         if first.verdict != second.verdict:
             reasons = tuple(reasons_for(first, second, pairs))
             timing = first.timing or second.timing
             verdicts.append(VerdictChange(name, first.verdict, second.verdict, reasons, timing))
-    same_profile = (a.paper, a.profile) == (b.paper, b.profile)
     digests = a.digest, b.digest
     identical = None if None in digests else digests[0] == digests[1]
     rows = tuple(_row_changes(a, b, both)) if same_profile and identical is False else None
@@ -353,9 +362,17 @@ def _commits(record: Mapping[str, Any]) -> str:
 
 
 def _machine(record: Mapping[str, Any]) -> str:
-    machine = record.get("machine", {})
+    """The processors that experiments ran on, then cores and GPUs of the machine that wrote the record."""
+    machine, entries = record.get("machine", {}), record.get("experiments", {})
+    own = machine.get("cpu", "unknown processor")
+    ran: dict[str, list[str]] = {}
+    for name, entry in entries.items():
+        for cpu in entry.get("machines") or [own]:
+            ran.setdefault(cpu, []).append(name)
+    most = max(ran, key=lambda cpu: len(ran[cpu]), default=own)
+    parts = [most, *(f"{cpu} ({', '.join(names)})" for cpu, names in ran.items() if cpu != most)]
     gpus = ", ".join(machine.get("gpus", [])) or "no GPU"
-    return f"{machine.get('cpu', 'unknown processor')}, {machine.get('cores', '?')} cores, {gpus}"
+    return f"{' and '.join(parts)}, {machine.get('cores', '?')} cores, {gpus}"
 
 
 def _ends(one: Number) -> tuple[float, float, float]:

@@ -23,7 +23,7 @@ from grpo_replications.shared.harness.plots import COLORS, PAPER_COLOR, panels
 from grpo_replications.shared.harness.snapshots import Number, Snapshot
 
 ROWS = 40  # numbers in one picture
-ROW_HEIGHT, WIDTH = 0.26, 8.5  # inches
+ROW_HEIGHT, WIDTH, CHARACTER = 0.26, 5.0, 0.06  # inches: of a row, of axes with legend, of a letter of a name
 
 PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -128,7 +128,10 @@ def groups(pairs: Sequence[NumberPair], known: Snapshot) -> Iterator[tuple[str, 
 def shared_axis(pairs: Sequence[NumberPair], name: str, sides: tuple[str, str]) -> Figure:
     """Every number as two points with intervals, one a side, on one axis, with the paper's number where it has one."""
     height = 0.9 + ROW_HEIGHT * len(pairs)
-    figure, ((axes,),) = panels(1, 1, WIDTH, height)
+    prefix = pairs[0].check.partition("/")[0] + "/"
+    names = [one.name.removeprefix(prefix) for one in pairs]
+    figure, ((axes,),) = panels(1, 1, height=height)
+    figure.set_size_inches(WIDTH + CHARACTER * max(map(len, names)), height)  # of a page, not of a column of a paper
     rows = np.arange(len(pairs), dtype=float)
     for side, offset, color, marker in zip((0, 1), (-0.16, 0.16), COLORS, "os"):
         numbers = [(one.a, one.b)[side] for one in pairs]
@@ -145,8 +148,7 @@ def shared_axis(pairs: Sequence[NumberPair], name: str, sides: tuple[str, str]) 
     paper = np.array([one.paper_value for one in pairs])
     if np.isfinite(paper).any():
         axes.plot(paper, rows, "D", markersize=5, markerfacecolor="white", markeredgecolor=PAPER_COLOR, label="paper")
-    prefix = pairs[0].check.partition("/")[0] + "/"
-    axes.set_yticks(rows, [one.name.removeprefix(prefix) for one in pairs], fontsize=7)
+    axes.set_yticks(rows, names, fontsize=7)
     axes.set_ylim(len(pairs) - 0.4, -0.6)
     axes.set_xlabel(pairs[0].unit or "value")
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))

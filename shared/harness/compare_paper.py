@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from grpo_replications.shared.harness.compare_text import Listing, counted_text, value_text
+from grpo_replications.shared.harness.compare_text import Listing, value_text
 from grpo_replications.shared.harness.outcomes import number
 from grpo_replications.shared.harness.snapshots import Number, Snapshot
 from grpo_replications.shared.statistics.states import HOLDS
+from grpo_replications.shared.words import counted
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,8 @@ def paper_summary(results: Snapshot, values: Sequence[PaperValue]) -> list[tuple
         own = [one.inside for one in values if one.exact == exact]
         if own:
             unknown = f", {own.count(None)} with an unknown interval" if None in own else ""
-            lines.append((what, f"{own.count(True)} of {counted_text(len(own), 'value')}{unknown}"))
-    lines.append(("not run", f"{counted_text(waiting, 'value')} of the paper"))
+            lines.append((what, f"{own.count(True)} of {counted(len(own), 'value')}{unknown}"))
+    lines.append(("not run", f"{counted(waiting, 'value')} of the paper"))
     return lines
 
 

@@ -21,6 +21,7 @@ from grpo_replications.shared.harness.compare import (
 from grpo_replications.shared.harness.outcomes import number
 from grpo_replications.shared.harness.rendering import Block, Heading, Paragraph, Table
 from grpo_replications.shared.harness.snapshots import Number
+from grpo_replications.shared.words import counted
 
 
 @dataclass(frozen=True)
@@ -50,23 +51,23 @@ def side_names(comparison: Comparison) -> tuple[str, str]:
 
 def verdict_in_one_line(comparison: Comparison) -> str:
     """`identical: 134 numbers, 65 verdicts`, or how many differ and which of them the most."""
-    counted, moved, changed = comparison.counted, comparison.moved, comparison.changed
+    moved, changed = comparison.moved, comparison.changed
     judged = comparison.checks
-    if not comparison.a.measured & comparison.b.measured:
+    if not comparison.compared:
         return "nothing compared: no experiment is recorded as measured on both sides"
     if not comparison.differs:
-        return f"identical: {counted_text(counted, 'number')}, {counted_text(judged, 'verdict')}, timings aside"
-    parts = [f"{len(moved)} of {counted_text(counted, 'number')} differ"]
+        return f"identical: {counted(comparison.counted, 'number')}, {counted(judged, 'verdict')}, timings aside"
+    parts = [f"{len(moved)} of {counted(comparison.counted, 'number')} differ"]
     if moved and moved[0].a.value == moved[0].b.value:
         parts[0] += ", in their intervals only"
     elif moved and all(one.slight for one in moved):
         parts[0] += f", none by more than {SLIGHT:g} of its standard error or of its value"
     elif moved:
         parts[0] += f", the furthest {movement(moved[0])} ({moved[0].name})"
-    parts.append(f"{len(changed)} of {counted_text(judged, 'verdict')} changed")
+    parts.append(f"{len(changed)} of {counted(judged, 'verdict')} changed")
     for side, lone in zip(side_names(comparison), (comparison.lone_a, comparison.lone_b)):
         if lone:
-            parts.append(f"{counted_text(len(lone), 'check')} judged only in {side}")
+            parts.append(f"{counted(len(lone), 'check')} judged only in {side}")
     if not (moved or changed) and comparison.rows:
         parts.append("measured rows differ")
     return "; ".join(parts)
@@ -76,7 +77,7 @@ def summary(comparison: Comparison) -> list[tuple[str, str]]:
     """(what, how it compares): one line each."""
     lines = [("result", verdict_in_one_line(comparison)), ("measurements", _measurements(comparison))]
     if comparison.timings:
-        lines.append(("timings", f"{counted_text(len(comparison.timings), 'number')} differ; they do not count"))
+        lines.append(("timings", f"{counted(len(comparison.timings), 'number')} differ; they do not count"))
     for side, names in zip(side_names(comparison), (comparison.only_a, comparison.only_b)):
         if names:
             lines.append((f"only in {side}", f"experiments {', '.join(names)} (not compared)"))
@@ -157,11 +158,6 @@ def value_text(one: Number) -> str:
     if math.isinf(one.low) or math.isinf(one.high):
         return f"{text} [interval unknown]"
     return text if math.isnan(one.low) else f"{text} [{number(one.low)}, {number(one.high)}]"
-
-
-def counted_text(count: int, noun: str) -> str:
-    """`1 number`, `1,200 numbers`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _header(comparison: Comparison) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ import hashlib
 import importlib
 import importlib.util
 import json
+import math
 import os
 import random
 import shutil
@@ -21,12 +22,15 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grpo_replications.shared import live
 from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.job_progress import ENDING as PROGRESS
+from grpo_replications.shared.harness.job_progress import Stopwatch
 from grpo_replications.shared.harness.memory import keep_freed_memory, release_freed_memory
 from grpo_replications.shared.harness.paper_modules import import_from
 from grpo_replications.shared.tracking import RunFacts, Tracking, tracked
@@ -90,7 +94,9 @@ class JobContext:
     """What a running job may use besides its settings and seed: a progress bar and a directory of its own."""
 
     path: Path
-    _last_write: float = field(default=0.0, repr=False)
+    _watch: Stopwatch = field(default_factory=Stopwatch, repr=False)
+    _training: dict[str, float] = field(default_factory=dict, repr=False)
+    _written: dict[str, float] = field(default_factory=dict, repr=False)  # when last, by what was said
 
     @property
     def directory(self) -> Path:
@@ -99,12 +105,21 @@ class JobContext:
         return self.path
 
     def progress(self, fraction: float) -> None:
-        """Tell the parent process how much of this job is done, from 0 to 1; at most five small writes a second."""
+        """Tell the parent process how much of this job is done, from 0 to 1; at most two small writes a second."""
+        self._watch.note(fraction)
+        self._write("fraction", 0.5)
+
+    def training(self, said: Mapping[str, float]) -> None:
+        """Take in what a training run of this job says (see `shared.live`); at most one small write a second."""
+        self._training.update(said)
+        self._write("training", 1.0)
+
+    def _write(self, what: str, every: float) -> None:
         now = time.monotonic()
-        if now - self._last_write >= 0.2:
-            self._last_write = now
-            target = self.path.with_name(self.path.name + ".progress")
-            write_atomic(target, f"{min(max(fraction, 0.0), 1.0):.4f}", durable=False)
+        if now - self._written.get(what, -math.inf) >= every:
+            self._written[what] = now
+            target = self.path.with_name(self.path.name + PROGRESS)
+            write_atomic(target, self._watch.read(self._training).as_text(), durable=False)
 
 
 @dataclass(frozen=True)
@@ -259,7 +274,7 @@ def run_job(
         return _failure(error_file, error)
     finally:
         release_freed_memory()
-        (jobs_directory / f"{job.stem}.progress").unlink(missing_ok=True)
+        (jobs_directory / f"{job.stem}{PROGRESS}").unlink(missing_ok=True)
 
 
 def disk_is_full(error: BaseException | None) -> bool:
@@ -310,7 +325,7 @@ def _measure(
     context = JobContext(jobs_directory / job.stem)
     context.progress(0.0)
     keep_freed_memory()
-    with tracked(tracking, run_facts(job, origin)) as run:
+    with tracked(tracking, run_facts(job, origin)) as run, live.heard_by(context.training):
         seed_everything(job.seeds.start)  # after the backend has started, which may draw random numbers
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(job.settings["threads"])

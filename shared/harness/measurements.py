@@ -87,7 +87,7 @@ def read_rows(path: Path | str) -> pd.DataFrame:
     except FileNotFoundError:
         raise ReplicationError(f"{path} does not exist; run the profile first.") from None
     except (ValueError, EOFError, OSError) as error:  # of the table, of a cut-off file, of the compression
-        raise ReplicationError(f"{path} cannot be read ({error}); if it is damaged, run the profile again.") from None
+        raise _unreadable(path, error) from None
     if list(frame.columns) != CSV_COLUMNS:
         raise ReplicationError(f"{path} has the columns {', '.join(frame.columns)}, not {', '.join(CSV_COLUMNS)}.")
     return frame
@@ -112,12 +112,22 @@ def load_measurements(path: Path | str) -> pd.DataFrame:
 
 
 def metrics_measured(path: Path) -> dict[str, set[str]]:
-    """Names of the metrics that a file of measurements holds, by experiment; nothing where there is no file."""
+    """Names of the metrics that a file of measurements holds, by experiment; nothing where there is no file.
+
+    Raises `ReplicationError` if the file is damaged.
+    """
     if not path.exists():
         return {}
     columns = {"experiment": "category", "metric": "category"}
-    frame = pd.read_csv(path, usecols=list(columns), dtype=columns, compression="bz2").drop_duplicates()
+    try:
+        frame = pd.read_csv(path, usecols=list(columns), dtype=columns, compression="bz2").drop_duplicates()
+    except (ValueError, EOFError, OSError) as error:
+        raise _unreadable(path, error) from None
     return {str(name): set(metrics) for name, metrics in frame.groupby("experiment", observed=True)["metric"]}
+
+
+def _unreadable(path: Path | str, error: Exception) -> ReplicationError:
+    return ReplicationError(f"{path} cannot be read ({error}); if it is damaged, run the profile again.")
 
 
 def _parse_label(label: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from grpo_replications.shared.harness.jobs import write_atomic
 from grpo_replications.shared.harness.measurements import MEASUREMENTS, TIMINGS, load_measurements
 from grpo_replications.shared.harness.number_format import in_digits
 from grpo_replications.shared.harness.papers import Paper
-from grpo_replications.shared.harness.runs import read_record
+from grpo_replications.shared.harness.records import read_record
 from grpo_replications.shared.harness.verdicts import HOLDS, NOT_RUN, VERDICTS, Verdict, command_for, evaluate
 from grpo_replications.shared.statistics.estimates import Estimate
 

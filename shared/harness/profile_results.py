@@ -16,7 +16,7 @@ from grpo_replications.shared.harness.outcomes import (
     read_verdicts,
 )
 from grpo_replications.shared.harness.papers import Paper
-from grpo_replications.shared.harness.runs import read_record
+from grpo_replications.shared.harness.records import read_record
 from grpo_replications.shared.harness.verdicts import NOT_RUN
 
 SMOKE = "smoke"

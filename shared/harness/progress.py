@@ -51,6 +51,7 @@ class RunProgress:
         self.task: TaskID | None = None
         self.name, self.total, self.already = "", 0, 0
         self.started, self.last_line = 0.0, 0.0
+        self.left = 0.0  # seconds of the whole run, as of the last update
 
     def __enter__(self) -> RunProgress:
         if self.live:
@@ -87,7 +88,7 @@ class RunProgress:
         elapsed = time.monotonic() - self.started
         to_do = self.total - self.already
         fraction = min((done - self.already + inside) / to_do, 1.0) if to_do else 1.0
-        left = self.forecast.remaining(self.name, fraction, elapsed)
+        left = self.left = self.forecast.remaining(self.name, fraction, elapsed)
         if self.bars is not None and self.task is not None:
             text = f"about {duration(left)} left in all" if self.total > done else ""
             self.bars.update(self.task, completed=done + inside, counts=f"{done}/{self.total}", left=text)

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.harness.measurements import MEASUREMENTS, TIMINGS, metrics_measured
 from grpo_replications.shared.harness.outcomes import CELLS_FILE, CLAIMS_CSV, VERDICTS_FILE, read_csv
-from grpo_replications.shared.harness.runs import read_record
+from grpo_replications.shared.harness.records import RECORD, read_record
 from grpo_replications.shared.harness.verdicts import NOT_RUN, experiment_of
 
 CRITERION = ("kind", "threshold", "margin", "paper_value", "criterion")  # columns that say what is asked
@@ -89,11 +90,16 @@ class Snapshot:
 
 
 def read_snapshot(directory: Path, side: str) -> Snapshot:
-    """The results in `directory`, which is `.../<paper>/<profile>`; nothing is computed anew."""
+    """The results in `directory`, which is `.../<paper>/<profile>`; nothing is computed anew.
+
+    Raises ReplicationError where a file is damaged, or the record is missing, without which nothing is comparable.
+    """
     record = read_record(directory)
+    if not record:
+        raise _damaged(side, directory, RECORD, "run the profile again")
     timed = {(name, metric) for name, metrics in metrics_measured(directory / TIMINGS).items() for metric in metrics}
     numbers: dict[str, dict[str, Number]] = {}
-    for line in read_csv(directory / CELLS_FILE):
+    for line in _table(side, directory, CELLS_FILE):
         where = line["conditions"]
         numbers.setdefault(line["id"], {})[where] = Number(
             f"{line['id']}[{where}]" if where else line["id"],
@@ -105,7 +111,7 @@ def read_snapshot(directory: Path, side: str) -> Snapshot:
             state=line.get("state", ""),
         )
     checks = {}
-    for line in read_csv(directory / VERDICTS_FILE):
+    for line in _table(side, directory, VERDICTS_FILE):
         own = numbers.get(line["id"], {})
         experiment = experiment_of(line["command"])
         criterion = {name: line.get(name, "") for name in CRITERION}
@@ -125,7 +131,7 @@ def read_snapshot(directory: Path, side: str) -> Snapshot:
         )
     answers = {
         (line["id"], question): line[question]
-        for line in read_csv(directory / CLAIMS_CSV)
+        for line in _table(side, directory, CLAIMS_CSV)
         for question in ("published", "here")
         if line.get(question)
     }
@@ -133,6 +139,18 @@ def read_snapshot(directory: Path, side: str) -> Snapshot:
     measured = frozenset(name for name, entry in entries.items() if entry.get("jobs_finished"))
     paper, profile = directory.parent.name, directory.name
     return Snapshot(side, paper, profile, directory, record, checks, answers, measured)
+
+
+def _table(side: str, directory: Path, name: str) -> list[dict[str, str]]:
+    lines = read_csv(directory / name)
+    if any(None in line.values() or None in line for line in lines):  # a line is cut short, or too long
+        raise _damaged(side, directory, name, "write it again by: replicate verdicts")
+    return lines
+
+
+def _damaged(side: str, directory: Path, name: str, what_to_do: str) -> ReplicationError:
+    path = f"{directory.parent.name}/{directory.name}/{name}"
+    return ReplicationError(f"{path} of {side} is missing or damaged, so it cannot be compared; {what_to_do}.")
 
 
 def _number(text: str) -> float:

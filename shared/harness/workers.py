@@ -20,13 +20,12 @@ from typing import Any
 
 from joblib.externals.loky import get_reusable_executor
 
-from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.job_progress import ENDING, read_progress
 from grpo_replications.shared.harness.jobs import Job, Origin, Outcome, run_job
 from grpo_replications.shared.tracking import Tracking
 
 POLL_SECONDS = 0.5
 IDLE_SECONDS = 600
-EXECUTORS = ("local", "ray")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 _pools: list[Any] = []  # the pool in use, for stop_workers
 DIED = "its process exited without an error message; most often the system ran out of memory (try --workers 1)"
@@ -39,7 +38,6 @@ def run_jobs(
     origin: Origin,
     tracking: Tracking | None,
     workers: int,
-    executor: str,
     tick: Callable[[list[Job]], None],
 ) -> Iterator[tuple[Job, Outcome]]:
     """Run jobs in `workers` processes and yield each with its outcome, in the order of completion.
@@ -49,9 +47,6 @@ def run_jobs(
     """
     arguments = (paper_directory, jobs_directory, origin, tracking)
     if not jobs:
-        return
-    if executor == "ray":
-        yield from _run_ray(jobs, arguments, workers)
         return
     threads = jobs[0].settings["threads"]
     left, suspects = list(jobs), []
@@ -67,10 +62,10 @@ def run_jobs(
             if outcome is not None and not alone:
                 left.remove(job)
         if broken and not alone:
-            suspects += [job for job in left if _progress_file(jobs_directory, job).exists()] or left[:workers]
+            suspects += [job for job in left if progress_file(jobs_directory, job).exists()] or left[:workers]
             left = [job for job in left if job not in suspects]
             for job in suspects:
-                _progress_file(jobs_directory, job).unlink(missing_ok=True)
+                progress_file(jobs_directory, job).unlink(missing_ok=True)
 
 
 def stop_workers() -> None:
@@ -87,30 +82,18 @@ def inside_jobs(jobs: list[Job], jobs_directory: Path) -> float:
     """How many jobs' worth of work the running ones among `jobs` have reported."""
     total = 0.0
     for job in jobs:
-        with contextlib.suppress(OSError, ValueError):
-            total += float(_progress_file(jobs_directory, job).read_text())
+        said = read_progress(progress_file(jobs_directory, job))
+        total += said.fraction if said is not None else 0.0
     return total
 
 
-def check_executor(executor: str) -> None:
-    """Make sure that the chosen executor can be used."""
-    if executor not in EXECUTORS:
-        raise ReplicationError(f"--executor must be one of {', '.join(EXECUTORS)}, not '{executor}'.")
-    if executor == "ray":
-        try:
-            import ray  # noqa: F401
-        except ImportError:
-            raise ReplicationError(
-                'ray is not installed; install it with .venv/bin/python -m pip install "ray[default]", or run without '
-                "--executor ray."
-            ) from None
+def progress_file(jobs_directory: Path, job: Job) -> Path:
+    """Where a running job says how much of it is done."""
+    return jobs_directory / f"{job.stem}{ENDING}"
 
 
-def _progress_file(jobs_directory: Path, job: Job) -> Path:
-    return jobs_directory / f"{job.stem}.progress"
-
-
-def _environment(threads: int) -> dict[str, str]:
+def job_environment(threads: int) -> dict[str, str]:
+    """Variables of a job's process, which decide the number of threads before any library is loaded."""
     limits = {name: str(threads) for name in THREAD_VARIABLES}
     return {**limits, "TOKENIZERS_PARALLELISM": "false", "MPLBACKEND": "Agg"}
 
@@ -125,7 +108,7 @@ def _run_batch(
     """Like `run_jobs`; after the pool broke, every unfinished job comes with None."""
     # The pool replaces a worker that holds much memory after a job, which is what we want, and warns about it.
     warnings.filterwarnings("ignore", message="A worker stopped while some jobs were given to the executor")
-    pool = get_reusable_executor(max_workers=workers, timeout=IDLE_SECONDS, env=_environment(threads))
+    pool = get_reusable_executor(max_workers=workers, timeout=IDLE_SECONDS, env=job_environment(threads))
     _pools[:] = [pool]
     waiting: dict[Future[Outcome], Job] = {}
     try:
@@ -149,20 +132,3 @@ def _run_batch(
     for job in jobs:
         if job.key not in submitted:
             yield job, None
-
-
-def _run_ray(
-    jobs: list[Job], arguments: tuple[Path, Path, Origin, Tracking | None], workers: int
-) -> Iterator[tuple[Job, Outcome]]:
-    """The same jobs on a ray cluster whose nodes share this file system; outcomes come when all are done.
-
-    joblib would run a single worker's jobs inside this process, so it is given two and fed one job at a time.
-    """
-    import joblib
-    from ray.util.joblib import register_ray
-
-    register_ray()
-    with joblib.parallel_config(backend="ray", n_jobs=max(workers, 2)):
-        pool = joblib.Parallel(batch_size=1, pre_dispatch=workers)
-        outcomes = pool(joblib.delayed(run_job)(job, *arguments, None) for job in jobs)
-    yield from zip(jobs, outcomes)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from grpo_replications.shared.planning.difficulty_fit import Counts, MixtureTest, RecurrenceTest
+from grpo_replications.shared.words import counted
 
 if TYPE_CHECKING:
     from grpo_replications.shared.planning.diagnostics import Diagnosis
@@ -20,7 +21,8 @@ def findings(d: Diagnosis, counts: Counts) -> list[str]:
     found = [*_on_rewards(d)]
     if d.groups < FEW:
         found.append(
-            f"Only {d.groups} groups: the Beta fit leans on its prior (all means and correlations alike likely)."
+            f"Only {counted(d.groups, 'group')}: the Beta fit leans on its prior (all means and correlations alike "
+            "likely)."
         )
     copied = copies(counts)
     if copied > 1:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
 from trl import GRPOConfig
 
-from grpo_replications.shared import tracking
+from grpo_replications.shared import live, tracking
 from grpo_replications.shared.models import catalog
 from grpo_replications.shared.training.checkpoints import (
     add_observation,
@@ -32,6 +33,7 @@ from grpo_replications.shared.training.trainer import TokenWeightedGRPOTrainer
 
 # The fused AdamW is two to four times faster than the default one on a CPU, where it is bound by memory.
 _OPTIMIZERS = {"adam": "adamw_torch_fused", "sgd": "sgd"}
+_SAID = {"reward": "reward", "groups/silent": "silent"}  # names in the log -> in `shared.live`
 
 
 _OUR_TRAINERS = ("max_redraws", "stop_at_box", "save_every", "tree_sampling", "share_prefixes")
@@ -172,6 +174,9 @@ def run_training(
             callbacks.append(_Observer(run, observe, observe_every, output if settings.save_every else None))
         if progress is not None:
             callbacks.append(_Progress(progress, settings.steps))
+        listener = live.listener()
+        if listener is not None:
+            callbacks.append(_Live(listener, settings.steps))
         tracked = tracking.current()
         if tracked is not None:
             callbacks.append(_Tracked(tracked))
@@ -262,6 +267,26 @@ class _Progress(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.progress(state.global_step / self.steps)
+
+
+class _Live(TrainerCallback):
+    """Says of each step what `shared.live` names; of steps without a rollout, no more than which they are."""
+
+    def __init__(self, say: live.Listener, steps: int) -> None:
+        self.say, self.steps = say, steps
+        self.seen: tuple[float, float] | None = None  # (moment, tokens so far)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
+        if not state.is_world_process_zero or not logs:
+            return
+        said = {"step": state.global_step, "steps": self.steps}
+        said |= {ours: float(logs[theirs]) for theirs, ours in _SAID.items() if theirs in logs}
+        if "num_tokens" in logs:
+            now, tokens = time.monotonic(), float(logs["num_tokens"])
+            if self.seen is not None and now > self.seen[0]:
+                said["tokens_per_second"] = (tokens - self.seen[1]) / (now - self.seen[0])
+            self.seen = (now, tokens)
+        self.say(said)
 
 
 class _Tracked(TrainerCallback):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_replications.replications.__main__ import ROOT, find_paper, main
+from grpo_replications.replications.__main__ import ROOT, _Console, find_paper, main
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.harness.bench import BenchRow
 from grpo_replications.shared.harness.workers import stop_workers
@@ -169,6 +170,15 @@ def test_bench_compares_with_its_targets(
     assert found == code and "25.0" in printed and "slow" in printed
 
 
+def test_output_that_nobody_reads_is_left_to_main() -> None:
+    class Closed(io.StringIO):
+        def write(self, _: str) -> int:
+            raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        _Console(file=Closed()).print("a line")
+
+
 def test_help_and_list_import_nothing_heavy() -> None:
     check = (
         "import sys; from replications.__main__ import main\n"
@@ -181,7 +191,7 @@ def test_help_and_list_import_nothing_heavy() -> None:
 
 
 def test_every_command_has_a_help_text(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("list", "run", "verdicts", "figures", "report", "compare", "model", "bench"):
+    for command in ("list", "run", "verdicts", "figures", "report", "compare", "status", "model", "bench"):
         with pytest.raises(SystemExit) as stop:
             main([command, "--help"])
         assert stop.value.code == 0 and len(capsys.readouterr().out) > 100

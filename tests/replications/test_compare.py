@@ -102,10 +102,19 @@ def test_from_a_run_of_ones_own_to_two_commits(replicate: Run, tmp_path: Path) -
     code, printed = replicate("compare", "--markdown", "--only-changed")
     assert code == 1 and f"| {ID} | reproduced under conditions → inconclusive |" in printed
 
-    # A damaged record names no experiment: nothing is compared, and nothing is called identical.
+    # Of damaged results nothing is compared, and nothing is called identical.
     shutil.copytree(own, tmp_path / "damaged")
-    (tmp_path / "damaged" / "toy_paper" / "quick" / "record.json").write_text("{")
-    assert "nothing compared" in replicate("compare", "results-mine", "damaged")[1]
+    for name in ("record.json", "timings.csv.bz2", "verdicts.csv", "verdict_cells.csv"):
+        path = tmp_path / "damaged" / "toy_paper" / "quick" / name
+        whole = path.read_bytes()
+        path.write_bytes(whole[: 2 * len(whole) // 3])
+        code, printed = replicate("compare", "results-mine", "damaged")
+        assert code == 2 and name in printed and "damaged" in printed and "Traceback" not in printed
+        path.write_bytes(whole)
+    path.write_bytes(whole[: whole.rindex(b"\n", 0, -1) + 1])  # a whole line is missing
+    code, printed = replicate("compare", "results-mine", "damaged")
+    assert code == 1 and "judged only in results-mine" in printed
+    path.write_bytes(whole)
     shutil.copytree(own / "toy_paper" / "quick", tmp_path / "damaged" / "toy_paper" / "other")
     assert "only in damaged: toy-paper other (not compared)" in replicate("compare", "results-mine", "damaged")[1]
 

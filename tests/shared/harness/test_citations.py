@@ -74,6 +74,7 @@ def test_a_number_is_found_by_its_names() -> None:
         ("pq-rivol", "near it are:\n  pq-rival"),
         ("held-out", "near it are:\n  p-q/held-out/rival"),
         ("nothing-like-it", "none is near"),
+        ("p-q/*", "is a pattern; cite takes whole ids and aliases"),
         ("pq-rival@gpu", "not measured in the profile 'gpu'; it was in: quick, full"),
         ("p-q/tree", r"several settings; cite one of them .*\n  p-q/tree\[lr=0.5;method=a_b\]@full$"),
         ("p-q/old/thing", "was withdrawn; now: `p-q/held-out/rival`"),

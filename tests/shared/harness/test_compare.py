@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from grpo_replications.shared.harness.compare import Comparison, compare, standard_errors
+from grpo_replications.shared.harness.compare_figures import _png, shared_axis
 from grpo_replications.shared.harness.compare_paper import paper_values
 from grpo_replications.shared.harness.compare_text import summary, verdict_in_one_line
 from grpo_replications.shared.harness.measurements import CSV_COLUMNS, MEASUREMENTS, write_measurements
@@ -133,6 +134,27 @@ def test_settings_seeds_machine_and_packages_are_told(tmp_path: Path) -> None:
     found = dict(summary(compare(a, replace(b, record=record("0-3", [1], "2.12")))))
     assert found["settings"] == "train: seeds 0-7 | 0-3; lr 1, 2 | 1"
     assert found["torch"] == "2.13 | 2.12" and found["machine"] == "X, 2 cores, no GPU" and found["commit"] == "c" * 12
+
+
+def test_the_machine_is_that_of_the_experiments_not_of_the_record(tmp_path: Path) -> None:
+    ran = {"one": ["A"], "two": ["A"], "three": ["A", "B"]}
+    record = {
+        "experiments": {name: {"jobs_finished": 1, "machines": machines} for name, machines in ran.items()},
+        "machine": {"cpu": "B", "cores": 2, "gpus": []},
+    }
+    here = replace(side(tmp_path / "a", check()), record=record)
+    there = replace(here, record={**record, "machine": {**record["machine"], "cores": 4}})
+    assert (
+        dict(summary(compare(here, there)))["machine"]
+        == "A and B (three), 2 cores, no GPU | A and B (three), 4 cores, no GPU"
+    )
+
+
+@pytest.mark.filterwarnings("error")
+def test_long_names_leave_room_for_the_axis(against: Callable[..., Comparison]) -> None:
+    number = replace(check().numbers[""], name=f"p/score[{'setting=value;' * 14}]")
+    pairs = against(check(numbers={"": number}), before=(check(numbers={"": number}),)).numbers
+    assert len(_png(shared_axis(pairs, "claim", ("a", "b")))) > 1000
 
 
 def test_the_papers_value_is_inside_or_not(tmp_path: Path) -> None:

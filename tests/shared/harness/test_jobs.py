@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from grpo_replications.shared.harness import jobs
+from grpo_replications.shared.harness.job_progress import Stopwatch, read_progress
 from grpo_replications.shared.harness.jobs import Job, JobContext, Origin, check_rows, run_job, write_atomic
 from grpo_replications.shared.harness.progress import Forecast, duration
 
@@ -75,11 +76,31 @@ def test_writing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_progress_is_written_now_and_then(tmp_path: Path) -> None:
-    context = JobContext(tmp_path / "job")
+    context, path = JobContext(tmp_path / "job"), tmp_path / "job.progress"
     context.progress(0.25)
     context.progress(0.5)  # too soon after the first
-    assert (tmp_path / "job.progress").read_text() == "0.2500"
+    assert read_progress(path).fraction == 0.25
+    context.training({"step": 3, "steps": 6, "reward": float("nan"), "silent": 0.5})  # said on its own, and at once
+    context.training({"step": 4})
+    said = read_progress(path)
+    assert said.fraction == 0.5 and said.training == {"step": 3, "steps": 6, "silent": 0.5}
+    path.write_text("0.2500")
+    assert read_progress(path) is None, "not in our words"
     assert not (tmp_path / "job").exists() and context.directory.is_dir()
+
+
+def test_the_time_left_of_a_job_that_went_on_is_of_its_own_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    watch = Stopwatch()
+    assert watch.read({}).remaining is None
+    now[0] = 110.0
+    watch.note(0.8)  # from a checkpoint
+    now[0] = 120.0
+    watch.note(0.9)
+    assert watch.read({}).remaining == pytest.approx(10.0)
+    now[0] = 124.0
+    assert watch.read({}).remaining == pytest.approx(6.0) and watch.read({}).elapsed == 24.0
 
 
 def test_checkpoints_go_when_a_job_is_done_and_stay_when_it_fails(

@@ -20,9 +20,13 @@ from rich.console import Console
 
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.harness.measurements import MEASUREMENTS, TIMINGS, load_measurements
+from grpo_replications.shared.harness.outcomes import evaluate_profile
 from grpo_replications.shared.harness.papers import Paper
+from grpo_replications.shared.harness.partial import results_so_far
+from grpo_replications.shared.harness.parts import Part
+from grpo_replications.shared.harness.run_status import read_runs
 from grpo_replications.shared.harness.runs import Options, Result, run_profile
-from grpo_replications.shared.harness.workers import check_executor, stop_workers
+from grpo_replications.shared.harness.workers import stop_workers
 
 ROOT = Path(__file__).resolve().parents[3]
 Calls = Callable[[], list[str]]
@@ -140,12 +144,18 @@ def test_what_a_job_prints_and_keeps_stays_with_the_job(run: Runner) -> None:
     assert not list(run.file("jobs", "quick").glob("*.progress"))
 
 
-def test_a_seed_decides_everything_and_processes_decide_nothing(run: Runner, tmp_path: Path) -> None:
+def test_a_seed_decides_everything_and_processes_and_parts_decide_nothing(run: Runner, tmp_path: Path) -> None:
     run("quick", workers=1)
-    side_by_side = Runner(run.toy, tmp_path / "again")
-    side_by_side("quick", workers=2)
+    by_parts = Runner(run.toy, tmp_path / "again")
+    for number in (2, 1):
+        assert by_parts("quick", workers=2, part=Part(number, 2)).jobs == 5
+        assert not by_parts.file(MEASUREMENTS, "quick").exists()
+    criteria = json.loads(by_parts.file("jobs/.criteria", "quick").read_text())
+    assert {one["jobs_before"] for kept in criteria.values() for one in kept} == {0}, "kept before the first job of all"
+    by_parts("quick", workers=2)
+    assert "0 of 10 jobs to do, 10 already done" in by_parts.printed
     name = MEASUREMENTS
-    assert run.file(name, "quick").read_bytes() == side_by_side.file(name, "quick").read_bytes()
+    assert run.file(name, "quick").read_bytes() == by_parts.file(name, "quick").read_bytes()
     frame = load_measurements(run.file(name, "quick"))
     draws = frame[frame["metric"].isin(["py", "np", "torch"]) & (frame["kind"] == "a")]
     assert draws["value"].nunique() == 9  # three seeds, three generators
@@ -283,7 +293,7 @@ def test_a_full_disk_is_one_message(run: Runner, monkeypatch: pytest.MonkeyPatch
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("grpo_replications.shared.harness.runs.write_measurements", full)
+    monkeypatch.setattr("grpo_replications.shared.harness.assembly.write_measurements", full)
     with pytest.raises(ReplicationError, match="No space left on device"):
         run()
 
@@ -342,6 +352,9 @@ def test_killed_at_any_moment_and_repeated_gives_the_same_bytes(run: Runner, toy
         assert not killed.file(MEASUREMENTS, "quick").exists()
         time.sleep(0.6)
         assert {path: path.stat().st_mtime_ns for path in killed.jobs("quick")} == kept, "an orphan went on"
+        (said,) = read_runs(killed.file("", "quick"))
+        assert (said.state, said.count("done")) == ("killed", len(kept))
+        judged_so_far(killed, len(kept))
     before = len(calls())
     (toy / "delay").unlink()
     process = start(toy, killed.results)
@@ -352,6 +365,22 @@ def test_killed_at_any_moment_and_repeated_gives_the_same_bytes(run: Runner, toy
     run("quick", only="draw")
     name = MEASUREMENTS
     assert killed.file(name, "quick").read_bytes() == run.file(name, "quick").read_bytes()
+    assert [one.state for one in read_runs(killed.file("", "quick"))] == ["finished"]
+    with results_so_far(Paper.load(toy), "quick", killed.results) as (place, missing):
+        assert place == killed.results and missing is None
+
+
+def judged_so_far(run: Runner, done: int) -> None:
+    """An unfinished run is judged from what is done, says what is missing, and nothing of it is written."""
+    paper = Paper.load(run.toy)
+    with results_so_far(paper, "quick", run.results) as (place, missing):
+        assert missing is not None and missing.experiments == {"draw": (done, 6)} and not missing.running
+        assert f"judged from {done} of 6 jobs; missing: draw {6 - done} of 6 jobs. It goes on by: " in str(missing)
+        verdicts = {one.check.id: one for one in evaluate_profile(paper, "quick", place / "toy_paper" / "quick")}
+    assert verdicts["toy-paper/identity"].verdict == "reproduced"
+    assert verdicts["toy-paper/identity"].criterion_newer == "no"
+    assert verdicts["toy-paper/direction"].reason == "batch has not been run"
+    assert not run.file(MEASUREMENTS, "quick").exists() and not run.file("record.json", "quick").exists()
 
 
 def test_control_c_keeps_what_is_finished(run: Runner, toy: Path) -> None:
@@ -363,17 +392,6 @@ def test_control_c_keeps_what_is_finished(run: Runner, toy: Path) -> None:
     assert process.returncode == 130, output
     assert "same command to resume" in output and "Traceback" not in output
     assert 1 <= len(run.jobs("quick")) < 6
-
-
-def test_executors_are_checked() -> None:
-    with pytest.raises(ReplicationError, match="local, ray"):
-        check_executor("slurm")
-
-
-def test_ray_that_is_not_installed_says_how_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ReplicationError, match="pip install"):
-        check_executor("ray")
 
 
 def test_an_experiment_that_is_not_registered_is_named(run: Runner, toy: Path) -> None:

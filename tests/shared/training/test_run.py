@@ -10,7 +10,7 @@ import torch
 from datasets import Dataset
 from trl import GRPOTrainer
 
-from grpo_replications.shared import tracking
+from grpo_replications.shared import live, tracking
 from grpo_replications.shared.models import catalog
 from grpo_replications.shared.models.evaluation import greedy_accuracy
 from grpo_replications.shared.training.group_log import read_group_log
@@ -213,7 +213,16 @@ def test_lora_settings_reach_the_adapter() -> None:
 
 def test_a_run_does_what_its_settings_say(tmp_path: Path) -> None:
     fractions: list[float] = []
-    run = train(tmp_path, progress=fractions.append)
+    said: list[dict[str, float]] = []
+    with live.heard_by(said.append):
+        run = train(tmp_path, progress=fractions.append)
+    assert [(one["step"], one["steps"]) for one in said[:3]] == [(1, 3), (2, 3), (3, 3)]
+    assert [(one["reward"], one["silent"]) for one in said[:3]] == [
+        (entry["reward"], entry["groups/silent"]) for entry in run.history
+    ]
+    assert [one.get("tokens_per_second", 0) > 0 for one in said[:3]] == [False, True, True]
+    unheard = train(tmp_path / "unheard")
+    assert torch.equal(weights(run), weights(unheard)) and measured(run) == measured(unheard)
     assert [entry["step"] for entry in run.history] == [1, 2, 3]
     assert {entry["learning_rate"] for entry in run.history} == {SMALL["lr"]}
     assert fractions == pytest.approx([1 / 3, 2 / 3, 1])
