@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -27,13 +28,29 @@ from grpo_replications.shared.models.many_transformers import (
     SeedStreams,
     draw_index,
 )
+from grpo_replications.shared.models.stack_of_one import StackOfOne
 from grpo_replications.shared.models.token_tree import TokenTree
 from grpo_replications.shared.training.many_runs import ManyRuns, Objective, Rollout
 from grpo_replications.synthetic.binary_tree import BinaryTree
 from grpo_replications.synthetic.tree_task import PATH, path_ids
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 _SAMPLING_STREAM, _TARGET_STREAM = 1, 2
 _SEEDS_PER_STACK = 64  # affects speed only, never a result
+
+
+@dataclass(frozen=True)
+class Settled:
+    """When a run may end early: one path has had at least `probability` in each of the last `steps` steps.
+
+    Groups of such a policy hold nothing but that path, have equal rewards and change nothing. In each step left out a
+    group of G differs from that with probability 1 - probability^G at most.
+    """
+
+    probability: float
+    steps: int
 
 
 @dataclass(frozen=True)
@@ -42,6 +59,7 @@ class TransformerResult:
 
     `target_probability` (steps, S): exact. `prefix_probability` (steps, S): exact, of the target's first n tokens.
     `grad_norm` (steps, S): before clipping. `silent` (steps, S) bool: the group had equal rewards.
+    `steps_computed`: steps before the run was settled; the rows of those left out repeat its last one. None: all.
     """
 
     seeds: np.ndarray
@@ -49,6 +67,7 @@ class TransformerResult:
     prefix_probability: np.ndarray
     grad_norm: np.ndarray
     silent: np.ndarray
+    steps_computed: int | None = None
 
     def target_frequency(self, last: int = 50) -> np.ndarray:
         """Mean exact target probability over the last steps, the metric of Table 1: (S,)."""
@@ -111,7 +130,7 @@ def run_transformers(
     Cost at depth 4, G = 16 and the default sizes: about 0.8 ms per step and seed on one core.
     """
     blocks = [seeds[i : i + _SEEDS_PER_STACK] for i in range(0, len(seeds), _SEEDS_PER_STACK)]
-    paths = TokenTree.of([PATH], [path_ids(leaf, tree.depth) for leaf in range(tree.leaves)])
+    paths = _token_tree(tree)
     results = []
     for number, block in enumerate(blocks):
         models = tree_models(block, start_left, head_std, **sizes)
@@ -132,6 +151,43 @@ def run_transformers(
     return TransformerResult(np.array(list(seeds)), *columns)
 
 
+def run_language_model(
+    tree: BinaryTree,
+    model: PreTrainedModel,
+    objective: Objective,
+    lr: float,
+    *,
+    seed: int,
+    group_size: int = 16,
+    steps: int = 250,
+    settled: Settled | None = None,
+    progress: Callable[[float], object] | None = None,
+) -> TransformerResult:
+    """Train one model of transformers on the target of a seed; `model` (`tree_task.path_model`) is trained in place.
+
+    Random numbers are those of the seed in `run_transformers`. Cost of a step: a forward pass and a pass with gradients
+    over 2^depth - 1 tokens, whatever the group size, and the optimizer's pass over all parameters.
+    """
+    columns = _run_stack(
+        tree,
+        _token_tree(tree),
+        ManyRuns(StackOfOne(model), objective, lr),
+        SeedStreams([seed], _SAMPLING_STREAM),
+        [seed_target(tree, seed)],
+        group_size,
+        steps,
+        progress or (lambda _: None),
+        settled,
+    )
+    computed = len(columns[0])
+    whole = [np.concatenate([column, np.repeat(column[-1:], steps - computed, axis=0)]) for column in columns]
+    return TransformerResult(np.array([seed]), *whole, computed)
+
+
+def _token_tree(tree: BinaryTree) -> TokenTree:
+    return TokenTree.of([PATH], [path_ids(leaf, tree.depth) for leaf in range(tree.leaves)])
+
+
 def _run_stack(
     tree: BinaryTree,
     paths: TokenTree,
@@ -141,15 +197,21 @@ def _run_stack(
     group_size: int,
     steps: int,
     progress: Callable[[float], object],
+    settled: Settled | None = None,
 ) -> tuple[np.ndarray, ...]:
-    """The columns of a `TransformerResult`, (steps, S) each, of one stack."""
+    """The columns of a `TransformerResult`, (steps, S) each, of one stack, up to where all of it is settled."""
     models, rows = runs.models, torch.arange(len(targets))
     rewards_SL = torch.from_numpy(np.stack([tree.leaf_rewards(target) for target in targets]))
     ignored = tree.depth - tree.prefix_length
     sharing_SL = torch.tensor([[leaf >> ignored == t >> ignored for leaf in range(tree.leaves)] for t in targets])
     recorded = []
+    calm = 0
     for step in range(steps):
         probabilities = paths.path_probabilities(models)
+        if settled is not None:
+            calm = calm + 1 if bool((probabilities.amax(dim=1) >= settled.probability).all()) else 0
+            if calm > settled.steps:
+                break
         leaves = draw_index(probabilities.unsqueeze(1), streams.uniforms(group_size))  # (S, G)
         completions = paths.paths[leaves].unsqueeze(1)
         rollout = Rollout(

@@ -65,6 +65,11 @@ EXPERIMENTS: dict[str, Experiment] = {
         "some seeds of many-table1 through TRL, from the same weights",
         settings.ManyTable1TrlSettings,
     ),
+    "table1-pretrained": Experiment(
+        _later("table1_pretrained", "table1_pretrained"),
+        "Table 1 with a pretrained language model at the paper's own learning rates, by the simulator",
+        settings.Table1PretrainedSettings,
+    ),
     "many-sums": Experiment(
         _later("many_sums", "many_sums"),
         "steps to a common solve rate on running sums modulo 10, all seeds at once",

@@ -38,18 +38,7 @@ def many_table1(settings: ManyTable1Settings, seeds: range, context: JobContext)
     the target's first n tokens). Raises ReplicationError for settings that cannot be run.
     Cost: `synthetic.tree_transformers.run_transformers`.
     """
-    result = _simulated(settings, settings.method, seeds, context)
-    rows = [
-        _row(name, value, seed)
-        for name, values in _summary(result, settings.last).items()
-        for seed, value in zip(seeds, values, strict=True)
-    ]
-    every = settings.curve_every
-    for name in ("target_probability", "prefix_probability"):
-        curve = getattr(result, name)
-        for step in range(0, len(curve), every) if every else ():
-            rows += [_row(name, value, seed, step) for seed, value in zip(seeds, curve[step], strict=True)]
-    return rows
+    return rows_of(_simulated(settings, settings.method, seeds, context), settings.last, settings.curve_every)
 
 
 def many_table1_trl(settings: ManyTable1TrlSettings, seed: int, context: JobContext) -> list[Row]:
@@ -95,6 +84,21 @@ def arm(method: str, depth: int) -> str | TokenWeight:
     if method in DEPTH_ARMS:
         return halving_weights(depth) if method == "halving-depth" else depth_mean_weights
     return method
+
+
+def rows_of(result: TransformerResult, last: int, curve_every: int) -> list[Row]:
+    """What `many_table1` returns, from the trajectories; curves have a row every `curve_every` steps, 0 for none."""
+    seeds = result.seeds.tolist()
+    rows = [
+        _row(name, value, seed)
+        for name, values in _summary(result, last).items()
+        for seed, value in zip(seeds, values, strict=True)
+    ]
+    for name in ("target_probability", "prefix_probability"):
+        curve = getattr(result, name)
+        for step in range(0, len(curve), curve_every) if curve_every else ():
+            rows += [_row(name, value, seed, step) for seed, value in zip(seeds, curve[step], strict=True)]
+    return rows
 
 
 def _simulated(settings: TreeTransformerSettings, method: str, seeds: range, context: JobContext) -> TransformerResult:

@@ -118,6 +118,29 @@ class ManyTable1TrlSettings(TreeTransformerSettings):
     method: Literal["grpo", "lambda-grpo"] = Field(description="the update")
 
 
+class Table1PretrainedSettings(Settings):
+    """`table1-pretrained`: a row of Table 1 on a pretrained language model, one seed a run."""
+
+    model: str = Field(description='name of the model, or "random-small"; all tokens but L and R are masked')
+    n: int = Field(ge=1, description="tokens of the target's prefix; other paths with it earn r_neg")
+    r_neg: float = Field(description="reward of a wrong path that shares the prefix, row of Table 1")
+    method: Literal["grpo", "lambda-grpo", "halving-depth", "mean-depth"] = Field(
+        description="the update; the last two weigh tokens by depth alone"
+    )
+    lr: float = Field(gt=0, description="learning rate, constant")
+    steps: int = Field(ge=1, description="optimizer steps")
+    last: int = Field(ge=1, description="steps at the end over which the target's probability is averaged")
+    depth: int = Field(ge=2, description="of the tree")
+    group_size: int = Field(ge=2, description="paths sampled a step, G")
+    optimizer: Literal["adam", "sgd"] = Field("adam", description="AdamW without weight decay, or plain SGD")
+    max_grad_norm: float = Field(0.0, ge=0, description="norm at which the gradient is clipped; 0 does not clip")
+    settled_probability: float = Field(
+        1.0, gt=0, le=1, description="a run ends where one path has at least this probability; 1 for no early end"
+    )
+    settled_steps: int = Field(1, ge=1, description="steps in a row for which it must have had it")
+    curve_every: int = Field(ge=0, description="steps between two rows of a curve; 0 for no curves")
+
+
 class ManySumsSettings(Settings):
     """`many-sums`: running sums modulo 10, one small transformer a seed, all seeds of a cell at once."""
 

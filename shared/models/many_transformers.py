@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -35,6 +35,21 @@ INITIAL_STD = 0.02
 
 Cache = list[tuple[Tensor, Tensor]]
 """Keys and values of each layer, (S N, heads, M, head width) each."""
+
+
+class ModelStack(Protocol):
+    """What training and token trees need of S models: `ManyTransformers`, or a single model (`stack_of_one`)."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    def trainable(self) -> list[Tensor]: ...
+
+    def copy(self) -> ModelStack: ...
+
+    def logits(self, ids: Tensor, positions: Tensor | None = None, visible: Tensor | None = None) -> tuple: ...
 
 
 @dataclass(frozen=True)
@@ -167,6 +182,11 @@ class ManyTransformers:
 
     def __len__(self) -> int:
         return self.parameters["embedding"].size(0)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the models compute in."""
+        return self.bias.dtype
 
     def trainable(self) -> list[Tensor]:
         """The stacked parameters, which gradients are taken of, in a fixed order."""

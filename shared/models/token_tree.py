@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from grpo_replications.shared.models.many_transformers import ManyTransformers
+from grpo_replications.shared.models.many_transformers import ModelStack
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,13 @@ class TokenTree:
             torch.tensor([[place[(*prompt, *path[:t])] for t in range(len(path))] for path in paths]),
         )
 
-    def path_logits(self, models: ManyTransformers) -> Tensor:
+    def path_logits(self, models: ModelStack) -> Tensor:
         """Logits of each token of each path, (S, L, T, V)."""
         ids = self.ids.expand(len(models), 1, -1)
         return models.logits(ids, self.positions, self.visible)[0][:, 0, self.places]
 
     @torch.no_grad()
-    def path_probabilities(self, models: ManyTransformers) -> Tensor:
+    def path_probabilities(self, models: ModelStack) -> Tensor:
         """Exact probability of every path under each model, float64 (S, L); they sum to one if no other path exists."""
         logps = self.path_logits(models).double().log_softmax(dim=-1)
         return logps.gather(3, self.paths.expand(len(models), -1, -1).unsqueeze(3)).squeeze(3).sum(dim=2).exp()

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from grpo_replications.shared.errors import ReplicationError
-from grpo_replications.shared.models.many_transformers import ManyTransformers
+from grpo_replications.shared.models.many_transformers import ModelStack
 from grpo_replications.shared.theory.groups import dr_grpo_advantages, grpo_advantages, is_silent
 from grpo_replications.shared.theory.process_sets import process_set_sizes
 from grpo_replications.shared.theory.weighting import PlacedWeights, RolloutBatch, Sharpness, TokenBatch
@@ -89,7 +89,7 @@ class Rollout:
     completions: Tensor
     mask: Tensor
     rewards: Tensor
-    logits: Callable[[ManyTransformers], Tensor]
+    logits: Callable[[ModelStack], Tensor]
 
 
 @dataclass(frozen=True)
@@ -126,10 +126,10 @@ class ManyRuns:
 
     def __init__(
         self,
-        models: ManyTransformers,
+        models: ModelStack,
         objective: Objective,
         lr: float | Sequence[float],
-        reference: ManyTransformers | None = None,
+        reference: ModelStack | None = None,
     ) -> None:
         self.models, self.objective, self.weighting = models, objective, objective.weighting
         self.reference = (reference or models.copy()) if objective.beta else None
@@ -158,7 +158,7 @@ class ManyRuns:
             made.append(UpdateMetrics(self._apply(gradients), silent, rewards.mean(dim=(1, 2)), clipped))
         return made
 
-    def gradients(self, rollout: Rollout, sampler: ManyTransformers | None = None, visit: int = 0) -> list[Tensor]:
+    def gradients(self, rollout: Rollout, sampler: ModelStack | None = None, visit: int = 0) -> list[Tensor]:
         """Gradients of each run's loss on a rollout, in the order of `models.trainable()`; nothing is changed.
 
         `sampler`: the policies that sampled it, by default the models as they are; `visit`: number of the update.
@@ -175,7 +175,7 @@ class ManyRuns:
         rewards = rollout.rewards.double()
         return _Known(
             rollout.mask.reshape(runs, -1, tokens).bool(),
-            _SCALES[self.objective.scale_rewards](rewards).view(runs, -1).to(self.models.bias.dtype),
+            _SCALES[self.objective.scale_rewards](rewards).view(runs, -1).to(self.models.dtype),
             self._logps(rollout, self.reference)[0] if self.reference is not None else None,
             self._rollout_weights(rollout),
         )
@@ -201,7 +201,7 @@ class ManyRuns:
         clipped = clipped_share(self.objective, logps.detach(), *arguments)
         return list(torch.autograd.grad(losses.sum(), self.models.trainable())), clipped
 
-    def _logps(self, rollout: Rollout, models: ManyTransformers) -> tuple[Tensor, Tensor, Tensor]:
+    def _logps(self, rollout: Rollout, models: ModelStack) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probabilities of the completions' tokens and entropies before them, both at the temperature, and the
         tokens' raw logits: (log-probabilities, raw logits, entropies), (S, R, T) each; only the first with a gradient.
         """

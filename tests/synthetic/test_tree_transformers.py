@@ -8,13 +8,22 @@ import numpy as np
 import pytest
 import torch
 
+from grpo_replications.shared.models.many_transformers import ManyTransformers, SeedStreams
 from grpo_replications.shared.theory.depth_weights import halving_weights
 from grpo_replications.shared.training.many_runs import ManyRuns, Objective, Rollout
 from grpo_replications.shared.training.run import run_training
 from grpo_replications.shared.training.settings import TrainingSettings
 from grpo_replications.synthetic.binary_tree import BinaryTree
 from grpo_replications.synthetic.tree_task import leaf_probability, path_model, tree_dataset, tree_reward
-from grpo_replications.synthetic.tree_transformers import run_transformers, seed_target, tree_models
+from grpo_replications.synthetic.tree_transformers import (
+    Settled,
+    _run_stack,
+    _token_tree,
+    run_language_model,
+    run_transformers,
+    seed_target,
+    tree_models,
+)
 
 TREE = BinaryTree(depth=3, prefix_length=1)
 SMALL = {"width": 16, "inner": 32}
@@ -107,6 +116,37 @@ def test_learning_is_that_of_trl(tmp_path: Path, method: str) -> None:
         logits = lambda these, ids=ids: these.completion_logits(prompts, ids)  # noqa: E731
         runs.step(Rollout(ids, torch.ones_like(ids, dtype=torch.bool), rewards, logits))
     assert abs(run.observations[-1][1]["p"] - run.observations[0][1]["p"]) > 0.02, "something must have been learned"
+
+
+def test_one_model_of_transformers_learns_as_a_stack_does() -> None:
+    """The same weights, target and draws: once as a model of transformers, once as a stack of one."""
+    model, _ = path_model("random-small", 3)
+    stack = ManyTransformers.of([model])
+    options = {"seed": 5, "group_size": 8, "steps": 12}
+    one = run_language_model(TREE, model, Objective(method="lambda-grpo"), 3e-3, **options)
+    runs, streams = ManyRuns(stack, Objective(method="lambda-grpo"), 3e-3), SeedStreams([5], 1)
+    columns = _run_stack(TREE, _token_tree(TREE), runs, streams, [seed_target(TREE, 5)], 8, 12, lambda _: None)
+    assert np.allclose(one.target_probability, columns[0], rtol=1e-3)
+    assert np.allclose(one.grad_norm[:3], columns[2][:3], rtol=1e-4)
+    assert abs(one.target_probability[-1, 0] - one.target_probability[0, 0]) > 0.05, "something must have been learned"
+    assert leaf_probability(model, seed_target(TREE, 5), 3) != pytest.approx(one.target_probability[0, 0], rel=0.1)
+
+
+def test_a_settled_run_ends_and_repeats_its_last_row() -> None:
+    options = {"seed": 5, "group_size": 8, "steps": 60}
+    whole = run_language_model(TREE, path_model("random-small", 3)[0], Objective(), 1e-2, **options)
+    ended = run_language_model(
+        TREE, path_model("random-small", 3)[0], Objective(), 1e-2, settled=Settled(0.99, 4), **options
+    )
+    assert whole.steps_computed == 60 and 4 < ended.steps_computed < 60
+    assert np.array_equal(
+        ended.target_probability[: ended.steps_computed], whole.target_probability[: ended.steps_computed]
+    )
+    assert len(ended.target_probability) == 60
+    assert (
+        ended.target_probability[ended.steps_computed :] == ended.target_probability[ended.steps_computed - 1]
+    ).all()
+    assert np.allclose(ended.target_probability[-1], whole.target_probability[-1], atol=0.02)
 
 
 def test_arms_differ_from_the_first_step_on() -> None:
