@@ -1,8 +1,8 @@
 """Speed of a training step as a ratio: stock TRL at its defaults against this trainer at its fastest, side by side.
 
 Float32 on one thread, so that the ratio says how much is computed and not how a machine rounds. The embedded model, 4
-prompts of the addition task with 8 completions each of at most 32 tokens. Gradients are compared by the tests. Two
-minutes of one core.
+prompts of the addition task with 8 completions each of at most 32 tokens. No group is silent, since those of ours would
+cost no gradient. Gradients are compared by the tests. Two minutes of one core.
 """
 
 from __future__ import annotations
@@ -23,6 +23,12 @@ from grpo_replications.shared.training.trainer import TokenWeightedGRPOTrainer
 
 PROMPTS, GROUP_SIZE, TOKENS = 4, 8, 32
 TARGET = 3.0
+"""What is asked for. Measured in float32 on one core without 16-bit arithmetic, other programs running: 1.8."""
+
+
+def never_silent(completion_ids: list[list[int]], **_: Any) -> list[float]:
+    """A reward that differs within every group whose completions differ."""
+    return [sum(ids) % 1009 / 1009 for ids in completion_ids]
 
 
 def step_seconds(trainer_class: type, model: str, checkpointing: bool, **options: Any) -> float:
@@ -32,7 +38,7 @@ def step_seconds(trainer_class: type, model: str, checkpointing: bool, **options
     with tempfile.TemporaryDirectory() as directory:
         trainer = trainer_class(
             model=policy,
-            reward_funcs=task.rewards,
+            reward_funcs=never_silent,
             args=GRPOConfig(
                 output_dir=str(Path(directory)),
                 per_device_train_batch_size=PROMPTS * GROUP_SIZE,

@@ -166,6 +166,7 @@ def test_bench_compares_with_its_targets(
     rows = [BenchRow("fast", 25.0, 20.0, "higher"), BenchRow("slow", ratio, 8.0, "lower")]
     for name, row in zip(("grpo_replications.shared.harness.bench", "grpo_replications.synthetic.bench"), rows):
         monkeypatch.setattr(f"{name}.BENCHES", {name: lambda row=row: [row]}, raising=False)
+    monkeypatch.setattr("grpo_replications.replications.step_bench.BENCHES", {})  # minutes
     found, printed = replicate("bench")
     assert found == code and "25.0" in printed and "slow" in printed
 
