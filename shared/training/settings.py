@@ -46,6 +46,9 @@ class UpdateSettings(Settings):
     lora_dropout: float = Field(0.05, ge=0, lt=1, description="dropout of the adapter")
     gradient_checkpointing: bool = Field(False, description="compute activations twice and keep few of them")
     use_vllm: bool = Field(False, description="sample with vLLM")
+    vllm_mode: Literal["colocate", "server"] = Field(
+        "colocate", description="vLLM in the training processes, or a server at trl.vllm_server_base_url"
+    )
     stop_at_box: bool = Field(False, description="mathematics: a completion ends where its first box closes")
     save_every: int = Field(
         0, ge=0, description="optimizer steps from one checkpoint to the next, from which a killed run goes on; 0: none"
