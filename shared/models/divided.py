@@ -1,9 +1,9 @@
-"""Models whose weights FSDP2 or DeepSpeed ZeRO-3 has divided among processes: whole weights, and sampling together."""
+"""Whole weights of a model that FSDP2 or DeepSpeed ZeRO-3 has divided among processes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -30,23 +30,6 @@ def copy_whole_weights(model: nn.Module, to: nn.Module) -> None:
     own = dict(to.named_parameters())
     for name, value in whole_weights(model):
         own[name].copy_(value)
-
-
-@contextmanager
-def sampling_in_step(model: nn.Module) -> Iterator[None]:
-    """Let `model.generate` go on in every process until the last one is done, where the weights are divided.
-
-    A process that stopped at its own last end of sequence would leave the others waiting for its part of the weights.
-    Transformers looks for a mark on the model, which accelerate, dividing it with FSDP2, does not make.
-    """
-    if not is_divided(model) or getattr(model, "_is_fsdp_managed_module", False):
-        yield
-        return
-    model._is_fsdp_managed_module = True
-    try:
-        yield
-    finally:
-        del model._is_fsdp_managed_module
 
 
 def _gathered(value: Any) -> AbstractContextManager[Any]:

@@ -8,7 +8,6 @@ from typing import Any
 
 from trl import GRPOTrainer
 
-from grpo_replications.shared.models.divided import sampling_in_step
 from grpo_replications.shared.models.plain_sampling import distorting_settings, plain_sampling
 
 
@@ -28,14 +27,11 @@ class OneContextGRPOTrainer(GRPOTrainer):
 class PolicySamples:
     """Mixin before a class derived from `trl.GRPOTrainer`: samples do not follow settings that ship with the model.
 
-    Where the weights are divided among processes, all of them sample until the last one is done.
-
     What a configuration states, such as `top_p` or `generation_kwargs`, holds as in TRL.
     """
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
-        model = self.accelerator.unwrap_model(self.model)
-        with plain_sampling(model), sampling_in_step(model):
+        with plain_sampling(self.accelerator.unwrap_model(self.model)):
             return super()._generate_single_turn(*args, **kwargs)
 
     def _warn_of_generation_settings(self) -> None:
