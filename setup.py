@@ -11,6 +11,6 @@ setup(
     package_dir={NAME: NAME, **{f"{NAME}.{name}": name for name in DIRECTORIES}},
     package_data={
         f"{NAME}.replications": ["**/*.toml", "**/*.csv", "**/*.md", "template/*"],
-        f"{NAME}.shared": ["**/*.csv", "**/*.md", "harness/templates/*"],
+        f"{NAME}.shared": ["**/*.csv", "**/*.md", "harness/templates/*", "training/launch/*.yaml"],
     },
 )

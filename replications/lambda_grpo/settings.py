@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from grpo_replications.shared.models.settings import BenchmarkSettings
 from grpo_replications.shared.settings import Settings
+from grpo_replications.shared.training.launching import check_launch
 from grpo_replications.shared.training.settings import TrainingSettings
 
 
@@ -245,11 +246,15 @@ class Table2Settings(TrainingSettings, BenchmarkSettings):
     eval_every: int = Field(ge=1, description="optimizer steps from one look at the held-out problems to the next")
     system_message: str | None = Field(None, description="of the prompts; None: the task's own")
     processes: int = Field(ge=1, description="processes of `accelerate launch`, one a GPU")
+    launch: Literal["ddp", "fsdp2", "deepspeed-zero3"] = Field(
+        "ddp", description="how they share the model: each has the whole of it, or a part"
+    )
 
     def check(self) -> None:
         """As any training run, but for the base model, which has no method."""
         if self.method != "base":
             super().check()
+            check_launch(self, self.launch, self.processes)
 
 
 class WeightsCostSettings(Settings):

@@ -3,7 +3,8 @@
 One job trains one model once (or not at all, for the base row), looks at problems held out of the training set every
 `eval_every` steps, and measures the weights that solved most of them on the five benchmarks: no benchmark chooses
 anything. With `processes` above 1 the job starts itself under `accelerate launch`, one process per GPU (or on the CPU
-where there is no GPU, for tests); each process then decodes its share of the held-out problems.
+where there is no GPU, for tests), each with the whole model or, by the setting `launch`, with a part of it; each
+process then decodes its share of the held-out problems.
 
 What differs from the paper and from its authors' code is in the table on this paper's page, with the reasons. Not
 stated by the paper is how a benchmark is decoded: `eval_temperature` and `eval_samples` say it.
@@ -25,8 +26,7 @@ from grpo_replications.replications.lambda_grpo.settings import Table2Settings
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.harness.jobs import JobContext, Row, row
 from grpo_replications.shared.models import catalog
-
-ROOT = Path(__file__).resolve().parents[2]
+from grpo_replications.shared.training.launching import check_machine, launch_command, launch_environment
 
 
 def table2(settings: Table2Settings, seed: int, context: JobContext) -> list[Row]:
@@ -37,6 +37,7 @@ def table2(settings: Table2Settings, seed: int, context: JobContext) -> list[Row
     trained, when the model or a data set cannot be had.
     """
     catalog.prepare(settings.pinned(settings.model))
+    check_machine(settings.launch, settings.processes)
     if settings.processes == 1:
         return train_and_measure(settings, seed, context.directory, context)
     return _launch(settings, seed, context.directory)
@@ -88,6 +89,7 @@ def _trained(
     """
     from accelerate import PartialState
 
+    from grpo_replications.shared.models.divided import copy_whole_weights
     from grpo_replications.shared.tasks import load_task
     from grpo_replications.shared.tasks.math import HELD_OUT, SYSTEM_MESSAGE
     from grpo_replications.shared.training.checkpoints import FOLDER, BestWeights
@@ -104,8 +106,13 @@ def _trained(
         seed=seed,
     )
     best = BestWeights(directory / FOLDER / "best.safetensors")
+    # Where the processes divide the policy, each looks through a whole copy: it may decode longer than the others.
+    copy = None if settings.launch == "ddp" else catalog.load(settings.pinned(settings.model))[0]
 
     def look(policy: Any, step: int) -> dict[str, float]:
+        if copy is not None:
+            copy_whole_weights(policy, copy.to(policy.device))
+            policy = copy
         accuracy = _held_out_accuracy(policy, tokenizer, task.validation, reward, settings)
         if step > 0 and PartialState().is_main_process:
             best.offer(policy, step, accuracy)
@@ -125,10 +132,11 @@ def _trained(
     )
     rows = [row("held_out_accuracy", seen["accuracy"], step) for step, seen in run.observations]
     rows += [row(name, value) for name, value in sampling_correction(run.history).items()]
+    trained = run.model if copy is None else copy
     PartialState().wait_for_everyone()
-    best.restore(run.model)
+    best.restore(trained)
     rows.append(row("best_step", best.best()[0]))
-    return run.model, rows
+    return trained, rows
 
 
 def _held_out_accuracy(policy: Any, tokenizer: Any, problems: Any, reward: Any, settings: Table2Settings) -> float:
@@ -163,33 +171,15 @@ def _launch(settings: Table2Settings, seed: int, directory: Path) -> list[Row]:
     asked = {"settings": settings.model_dump(), "seed": seed, "directory": str(directory.resolve())}
     asked["parent"] = os.getpid()
     request.write_text(json.dumps(asked))
-    command = [*_accelerate(settings.processes), "-m", __name__, str(request.resolve())]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
+    program = ["-m", __name__, str(request.resolve())]
+    command = launch_command(settings.launch, settings.processes, settings.precision, program)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=launch_environment())
     if done.returncode != 0 or not answer.exists():
         raise ReplicationError(
             f"`accelerate launch` with {settings.processes} processes ended with code {done.returncode}:\n"
             f"{done.stderr.strip()[-1500:]}\nSet `processes` in profiles.toml to the number of GPUs of this machine."
         )
     return json.loads(answer.read_text())
-
-
-def _accelerate(processes: int) -> list[str]:
-    """`accelerate launch` with every choice stated: a machine's own accelerate configuration changes nothing."""
-    return [
-        *(sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", str(processes)),
-        *("--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"),
-    ]
-
-
-def _environment() -> dict[str, str]:
-    """This process's environment, with this checkout importable, and the CPU asked for where torch finds no GPU."""
-    import torch
-
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    if not torch.cuda.is_available():
-        environment["ACCELERATE_USE_CPU"] = "true"
-    return environment
 
 
 def _end_with(parent: int) -> None:

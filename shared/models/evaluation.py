@@ -19,6 +19,7 @@ from datasets import Dataset
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainerState
 
 from grpo_replications.shared.grading.rewards import RewardFunction
+from grpo_replications.shared.models.divided import is_divided
 from grpo_replications.shared.models.plain_sampling import plain_sampling
 from grpo_replications.shared.models.sampling import autocast, end_tokens, prompt_ids, prompt_text
 from grpo_replications.shared.models.settings import BenchmarkSettings
@@ -207,6 +208,7 @@ def _complete(model: PreTrainedModel, prompts: list[tuple[int, ...]], config: Ge
             input_ids=torch.tensor(filled, device=model.device),
             attention_mask=torch.tensor(mask, device=model.device),
             generation_config=config,
+            synced_gpus=is_divided(model),  # a whole model waits for no other process, whatever trains beside it
         )
     ends = set(config.eos_token_id or ())
     completions = []

@@ -12,7 +12,10 @@ from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.training.settings import MethodSettings, TrainingSettings, UpdateSettings
 from grpo_replications.shared.training.token_weights import passes, token_weighting
 
-CHOICES = {"importance_sampling_level": ("token", "sequence"), "vllm_mode": ("server", "colocate")}
+CHOICES = {
+    "importance_sampling_level": ("token", "sequence"),
+    "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
+}
 """Values of options that TRL looks at only in the middle of a step."""
 
 DECIDED_LATER = ("prompts_per_step", "max_new_tokens", "lr")

@@ -30,6 +30,7 @@ from grpo_replications.shared.training.checkpoints import (
 from grpo_replications.shared.training.settings import TrainingSettings
 from grpo_replications.shared.training.token_weights import method_weighting, passes
 from grpo_replications.shared.training.trainer import TokenWeightedGRPOTrainer
+from grpo_replications.shared.training.vllm_checks import check_vllm, sampling_in_words
 
 # The fused AdamW is two to four times faster than the default one on a CPU, where it is bound by memory.
 _OPTIMIZERS = {"adam": "adamw_torch_fused", "sgd": "sgd"}
@@ -63,7 +64,8 @@ def grpo_config(settings: TrainingSettings, seed: int, directory: str | Path) ->
     Constant learning rate, no weight decay, no warm-up; KL by the k3 estimator without importance correction.
     `scale_rewards`: what centered rewards are divided by: "group" or "batch", its sample standard deviation plus 1e-4;
     "none", nothing (Dr. GRPO). A rollout sampled with vLLM is corrected for vLLM's own log-probabilities as TRL does by
-    default (completions whose ratio exceeds 3 are masked). What the table `trl` names replaces what is stated here.
+    default, in both its modes (completions whose ratio exceeds 3 are masked). What the table `trl` names replaces what
+    is stated here.
     Raises ValueError for completions that do not divide among processes, and as GRPOConfig does.
     """
     on_gpu = torch.cuda.is_available()
@@ -106,7 +108,7 @@ def grpo_config(settings: TrainingSettings, seed: int, directory: str | Path) ->
         use_cpu=not on_gpu,
         gradient_checkpointing=settings.gradient_checkpointing,
         use_vllm=settings.use_vllm,
-        vllm_mode="colocate",
+        vllm_mode=settings.vllm_mode,
         vllm_gpu_memory_utilization=0.3,
         vllm_importance_sampling_correction=True,
         vllm_importance_sampling_mode="sequence_mask",
@@ -147,11 +149,14 @@ def run_training(
     updates per batch makes half as many rollouts in its `steps`. `model`, `tokenizer`: given, or loaded by the
     settings' name. `observe(model, step)` measures the policy every `observe_every` steps, before the
     step is made and once at the end; it must draw nothing from torch's global generator. The group log is written
-    to `directory/groups.jsonl`. With `save_every` a run that was killed goes on from its last checkpoint in
-    `directory`, by the same call. Raises ReplicationError as the trainer and the model loader do, ValueError as
-    `grpo_config` does, KeyError for an unknown method.
+    to `directory/groups.jsonl`, and to `sampling.txt` what samples, if it is vLLM. With `save_every` a run that was
+    killed goes on from its last checkpoint in `directory`, by the same call. Raises ReplicationError as the trainer
+    and the model loader do, and where vLLM cannot be had, ValueError as `grpo_config` does, KeyError for an unknown
+    method.
     """
     weighting = method_weighting(settings)
+    if settings.use_vllm:
+        _state_sampling(grpo_config(settings, seed, directory), settings.model, Path(directory))
     if model is None or tokenizer is None:
         model, tokenizer = catalog.load(settings.pinned(settings.model))
     log = Path(directory) / "groups.jsonl"
@@ -205,16 +210,27 @@ def run_training(
 def sampling_correction(history: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """What TRL's correction for vLLM's log-probabilities did, over the rollouts of a run; empty where there was none.
 
-    `sampling_ratio_least`, `_mean` and `_largest`: of the ratio that a token's (or completion's) term is multiplied by.
+    `sampling_ratio_least`, `_mean` and `_largest`: of the ratio that a token's (or completion's) term is multiplied by;
+    0 is one that was left out. `sampling_difference_mean` and `_largest`: by how much the two log-probabilities of a
+    token differ, in nats. In both modes of vLLM.
     """
-    kinds = {"least": ("min", min), "mean": ("mean", statistics.fmean), "largest": ("max", max)}
+    summaries = {"least": ("min", min), "mean": ("mean", statistics.fmean), "largest": ("max", max)}
     found = {}
-    for name, (theirs, summary) in kinds.items():
-        key = f"sampling/importance_sampling_ratio/{theirs}"
-        values = [entry[key] for entry in history if key in entry]
-        if values:
-            found[f"sampling_ratio_{name}"] = float(summary(values))
+    for ours, theirs in (("ratio", "importance_sampling_ratio"), ("difference", "sampling_logp_difference")):
+        for name, (kind, summary) in summaries.items():
+            key = f"sampling/{theirs}/{kind}"
+            values = [entry[key] for entry in history if key in entry]
+            if values:
+                found[f"sampling_{ours}_{name}"] = float(summary(values))
     return found
+
+
+def _state_sampling(config: GRPOConfig, model: str, directory: Path) -> None:
+    """Ask for vLLM before anything is loaded, and leave in `sampling.txt` what samples and what is corrected."""
+    check_vllm(config, model)
+    if config.process_index == 0:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "sampling.txt").write_text(sampling_in_words(config) + "\n", encoding="utf-8")
 
 
 def _lora(settings: TrainingSettings) -> Any:

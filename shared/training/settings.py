@@ -53,6 +53,9 @@ class UpdateSettings(Settings):
     share_prefixes: bool = Field(
         False, description="score every distinct prefix once: faster, gradients the same up to rounding"
     )
+    vllm_mode: Literal["colocate", "server"] = Field(
+        "colocate", description="vLLM in the training processes, or a server at trl.vllm_server_base_url"
+    )
     stop_at_box: bool = Field(False, description="mathematics: a completion ends where its first box closes")
     save_every: int = Field(
         0, ge=0, description="optimizer steps from one checkpoint to the next, from which a killed run goes on; 0: none"

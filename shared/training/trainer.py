@@ -65,7 +65,12 @@ from grpo_replications.shared.training.token_weights import (
     as_weighting,
     rollout_weights,
 )
-from grpo_replications.shared.training.trainer_checks import TOKEN_LEVEL_LOSSES, check_settings, finite
+from grpo_replications.shared.training.trainer_checks import (
+    TOKEN_LEVEL_LOSSES,
+    check_settings,
+    finite,
+    warn_of_repeated_prompts,
+)
 from grpo_replications.shared.training.tree_sampling import TreeSampling
 from grpo_replications.shared.training.weighted_loss import WeightedLoss, configured
 
@@ -307,6 +312,15 @@ class TokenWeightedGRPOTrainer(
             )
         self._weighted_loss.close_run()
         return result
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        loader = super().get_eval_dataloader(eval_dataset)
+        data = self.eval_dataset if eval_dataset is None else eval_dataset
+        data = self.eval_dataset[data] if isinstance(data, str) else data
+        if hasattr(data, "__len__") and not isinstance(data, dict):
+            batch, processes = self.args.per_device_eval_batch_size, self.accelerator.num_processes
+            warn_of_repeated_prompts(len(data), self.num_generations_eval, batch, processes)
+        return loader
 
     def _budget(self) -> dict[str, int]:
         return {"rollouts": self._weighted_loss.rollouts, "completions": self._weighted_loss.completions}

@@ -72,6 +72,23 @@ def check_settings(
         )
 
 
+def warn_of_repeated_prompts(prompts: int, completions: int, batch_size: int, processes: int) -> None:
+    """Warn of an evaluation in which TRL scores some prompts twice: accelerate fills up the last batch with the first.
+
+    `completions`: of each prompt. `batch_size`: completions a process scores at once.
+    """
+    together = batch_size * processes
+    surplus = -prompts * completions % together
+    if processes > 1 and surplus:
+        fitting = math.lcm(together, completions) // completions
+        warnings.warn(
+            f"The {prompts} prompts of the evaluation set, {completions} completions each, do not fill batches of "
+            f"{together} over {processes} processes: {surplus} completions more are scored, of its first prompts "
+            f"again, and count in the averages. Give a multiple of {fitting} prompts, or evaluate in one process.",
+            stacklevel=3,
+        )
+
+
 def finite(reward_function: Any) -> Any:
     """Wrap a reward function so that NaN and infinite rewards stop the run; None ("not scored") passes.
 

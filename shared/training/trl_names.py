@@ -23,6 +23,7 @@ SETTING_OF = {
     "fp16": "precision",
     "gradient_checkpointing": "gradient_checkpointing",
     "use_vllm": "use_vllm",
+    "vllm_mode": "vllm_mode",
     "seed": "seeds",
     "data_seed": "seeds",
     "model_init_kwargs": "model",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -11,15 +12,18 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from grpo_replications.replications.lambda_grpo import table2
 from grpo_replications.replications.lambda_grpo.settings import Table2Settings
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.harness.jobs import JobContext
+from grpo_replications.shared.harness.profiles import load_profiles
 from grpo_replications.shared.models import catalog
 from grpo_replications.shared.statistics.estimates import Estimate
 from grpo_replications.shared.tasks.math import benchmark_source
 from grpo_replications.shared.training.group_log import read_group_log
+from grpo_replications.shared.training.launching import SETTINGS_FILES
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ("AIME24", "AMC23")
@@ -161,6 +165,66 @@ def test_the_weights_that_solved_most_held_out_problems_are_measured(
     rows = table2.train_and_measure(settings, 0, tmp_path, None)
     assert next(row["value"] for row in rows if row["metric"] == "best_step") == 2
     assert torch.equal(weights[-1], weights[2]) and not torch.equal(weights[2], weights[4])
+
+
+def test_the_launch_files_have_the_precision_of_the_papers_profile() -> None:
+    cells = load_profiles(ROOT / "replications/lambda_grpo/profiles.toml")["paper"].plans["table2"].cells
+    assert {cell.get("precision", Table2Settings.defaults()["precision"]) for cell in cells} == {"bfloat16"}
+    assert {yaml.safe_load(path.read_text())["mixed_precision"] for path in SETTINGS_FILES.values()} == {"bf16"}
+
+
+@pytest.mark.parametrize("launch", ["ddp", "fsdp2", "deepspeed-zero3"])
+def test_the_launched_command_follows_the_settings(
+    launch: str, problems: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def end(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        asked.append(command)
+        return subprocess.CompletedProcess(command, 1, "", "")
+
+    monkeypatch.setattr(table2.subprocess, "run", end)
+    monkeypatch.setattr(table2, "check_machine", lambda *_: None)
+    settings = table2_settings(problems, processes=4, launch=launch, precision="bfloat16")
+    with pytest.raises(ReplicationError, match="with 4 processes ended"):
+        table2.table2(settings, 0, JobContext(tmp_path / "job"))
+    options = dict(itertools.pairwise(asked[0]))
+    assert options["--config_file"] == str(SETTINGS_FILES[launch])
+    assert (options["--num_processes"], options["--mixed_precision"]) == ("4", "bf16")
+    written = json.loads((tmp_path / "job" / "request.json").read_text())["settings"]
+    assert Table2Settings(**written) == settings
+
+
+def test_a_launch_that_cannot_work_is_refused_before_anything_starts(problems: str, tmp_path: Path) -> None:
+    with pytest.raises(ReplicationError, match="do not divide into processes = 3"):
+        table2_settings(problems, method="grpo", processes=3).check()
+    if not torch.cuda.is_available():
+        with pytest.raises(ReplicationError, match="accelerate would leave it out"):
+            table2.table2(table2_settings(problems, processes=2, launch="fsdp2"), 0, JobContext(tmp_path / "job"))
+
+
+def test_divided_processes_look_through_a_whole_copy(
+    problems: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, weights = [], []
+
+    def held_out(policy: Any, *_: Any) -> float:
+        looked.append(policy)
+        weights.append(policy.get_input_embeddings().weight.detach().clone())
+        return float(len(looked) == 2)
+
+    monkeypatch.setattr(table2, "_held_out_accuracy", held_out)
+
+    def reward(completions: list[Any], **_: Any) -> list[float]:
+        return [hash_of(completion) for completion in completions]
+
+    settings = table2_settings(problems, method="grpo", steps=2, lr=1e-2, launch="fsdp2")
+    model, tokenizer = catalog.load("tiny-random")
+    trained, rows = table2._trained(settings, 0, tmp_path, model, tokenizer, reward, None)
+    assert all(one is trained and one is not model for one in looked) and len(looked) == 3
+    assert not torch.equal(weights[1], weights[2]), "the copy follows the policy"
+    assert torch.equal(trained.get_input_embeddings().weight, weights[1]), "and has its best weights at the end"
+    assert rows[-1] == {"metric": "best_step", "value": 1}
 
 
 def test_a_launch_that_fails_is_quoted(problems: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,6 +101,7 @@ ARRIVES = {
     "precision": ("float32", "bf16", False),
     "gradient_checkpointing": (True, "gradient_checkpointing", True),
     "use_vllm": (True, "use_vllm", True),
+    "vllm_mode": ("server", "vllm_mode", "server"),
 }
 ELSEWHERE = {
     "model",
