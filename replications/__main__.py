@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from grpo_replications.replications import cite, compare, estimate, gpu_check, paper_commands, preflight, tools, view
+from grpo_replications.replications import cite, compare, estimate, gpu_check, paper_commands, tools, view
 from grpo_replications.replications.places import (
     COMMITTED,
     OWN,
@@ -195,6 +195,7 @@ def _check_suite() -> None:
 
 def _run(options: argparse.Namespace, console: Console) -> int:
     _check_suite()
+    from grpo_replications.replications import preflight
     from grpo_replications.shared.harness.runs import Options, run_profile
 
     paper = find_paper(options.paper, options.papers)
