@@ -36,6 +36,7 @@ from grpo_replications.shared.harness.measurements import (
 )
 from grpo_replications.shared.harness.paper_checks import definition_problems
 from grpo_replications.shared.harness.papers import Paper
+from grpo_replications.shared.harness.preflight import in_record
 from grpo_replications.shared.harness.profiles import Plan, Profile
 from grpo_replications.shared.harness.progress import Forecast, RunProgress, duration
 from grpo_replications.shared.harness.provenance import git_state, gpus, machine, origin, package_versions
@@ -48,7 +49,6 @@ __all__ = ["Experiment", "JobContext", "Options", "Result", "Row", "jobs_of", "r
 # No space, over quota, read-only, not permitted, or something else of that name in the way.
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST}
 RECORD, PATCH = "record.json", "diff.patch"
-PREFLIGHT = "preflight.json"  # what was found out about models and data before the first job
 
 
 @dataclass(frozen=True)
@@ -253,17 +253,9 @@ def _assemble(
         "complete": all(entry["jobs_finished"] == entry["jobs"] for entry in experiments.values()),
         "failed_jobs": [str(job) for job, _ in failures],
         "experiments": experiments,
-        **({"preflight": found} if (found := found_before(directory)) else {}),
+        **in_record(directory),
     }
     _write_record(directory / RECORD, record, started, source, options)
-
-
-def found_before(directory: Path) -> dict[str, Any]:
-    """What was found out about models and data before the first job of a profile; empty where nothing was kept."""
-    try:
-        return json.loads((directory / PREFLIGHT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
 
 
 def _warn_of_values(frame: pd.DataFrame, console: Console) -> None:

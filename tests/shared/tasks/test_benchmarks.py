@@ -12,6 +12,7 @@ from grpo_replications.shared.sources import DATA
 from grpo_replications.shared.tasks.benchmarks import load_benchmarks
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
+OTHER = {"knight": "knave", "knave": "knight"}
 needs_data = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data folder is not beside this clone")
 
 
@@ -23,8 +24,7 @@ def test_puzzles_by_number_of_people_are_graded_by_their_own_reward(monkeypatch:
     for name in ("KK-3", "KK-5", "KK-7"):
         rows = loaded[name].problems
         gold = [f"<think></think><answer>{answer}</answer>" for answer in rows["answer"]]
-        other = {"knight": "knave", "knave": "knight"}
-        wrong = [re.sub(r"knight|knave", lambda role: other[role[0]], text, count=1) for text in gold]
+        wrong = [re.sub(r"knight|knave", lambda role: OTHER[role[0]], text, count=1) for text in gold]
         columns = {"names": rows["names"], "roles": rows["roles"]}
         assert loaded[name].reward(completions=gold, **columns) == [1.0] * 100
         assert loaded[name].reward(completions=wrong, **columns) == [0.0] * 100
