@@ -16,17 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from grpo_replications.replications import (
-    cite,
-    compare,
-    estimate,
-    gpu_check,
-    paper_commands,
-    preflight,
-    status,
-    tools,
-    view,
-)
+from grpo_replications.replications import cite, compare, estimate, gpu_check, paper_commands, status, tools, view
 from grpo_replications.replications.places import (
     COMMITTED,
     OWN,
@@ -223,6 +213,7 @@ def _check_suite() -> None:
 
 def _run(options: argparse.Namespace, console: Console) -> int:
     _check_suite()
+    from grpo_replications.replications import preflight
     from grpo_replications.shared.harness.parts import Part
     from grpo_replications.shared.harness.runs import Options, run_profile
 

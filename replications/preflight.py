@@ -23,8 +23,8 @@ from grpo_replications.replications.preflight_sources import LOCAL, NOT_PINNED, 
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.harness.jobs import write_atomic
 from grpo_replications.shared.harness.papers import Paper
+from grpo_replications.shared.harness.preflight import PREFLIGHT, found_before
 from grpo_replications.shared.harness.profiles import Profile
-from grpo_replications.shared.harness.records import PREFLIGHT, found_before
 from grpo_replications.shared.models.catalog import hub_unreachable
 from grpo_replications.shared.planning import training_cost as cost
 

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from grpo_replications.shared.errors import ReplicationError
-from grpo_replications.shared.tables import FILE_TYPES
 
 DATA = "REPLICATE_DATA"
+FILE_TYPES = (".csv", ".json", ".jsonl", ".parquet")  # of data sets that are read from a file
 
 
 def cache_directory() -> Path:

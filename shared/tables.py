@@ -12,8 +12,7 @@ from typing import Any
 import pandas as pd
 
 from grpo_replications.shared.errors import ReplicationError
-
-FILE_TYPES = (".csv", ".json", ".jsonl", ".parquet")
+from grpo_replications.shared.sources import FILE_TYPES as FILE_TYPES
 
 
 def read_table(path: str | Path, kind: str | None = None) -> pd.DataFrame:

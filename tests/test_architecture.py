@@ -14,8 +14,8 @@ TOP = ("shared", "synthetic", "replications")
 ALLOWED = {
     "shared.errors": set(),
     "shared.settings": set(),
-    "shared.tables": set(),
-    "shared.sources": {"tables"},
+    "shared.sources": set(),
+    "shared.tables": {"sources"},
     "shared.tracking": set(),
     "shared.live": set(),
     "shared.words": set(),

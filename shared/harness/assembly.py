@@ -24,9 +24,10 @@ from grpo_replications.shared.harness.measurements import (
     write_measurements,
 )
 from grpo_replications.shared.harness.papers import Paper
+from grpo_replications.shared.harness.preflight import in_record
 from grpo_replications.shared.harness.profiles import Plan, Profile
 from grpo_replications.shared.harness.provenance import machine, package_versions
-from grpo_replications.shared.harness.records import PATCH, RECORD, found_before, read_record
+from grpo_replications.shared.harness.records import PATCH, RECORD, read_record
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def assemble(
         "complete": all(entry["jobs_finished"] == entry["jobs"] for entry in experiments.values()),
         "failed_jobs": list(making.failed),
         "experiments": experiments,
-        **({"preflight": found} if (found := found_before(directory)) else {}),
+        **in_record(directory),
     }
     _write_record(directory / RECORD, record, source, making)
     return record

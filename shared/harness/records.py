@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 RECORD, PATCH = "record.json", "diff.patch"
-PREFLIGHT = "preflight.json"  # what was found out about models and data before the first job
 
 
 def read_record(directory: Path) -> dict[str, Any]:
@@ -17,11 +16,3 @@ def read_record(directory: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return record if isinstance(record, dict) else {}
-
-
-def found_before(directory: Path) -> dict[str, Any]:
-    """What was found out about models and data before the first job of a profile; empty where nothing was kept."""
-    try:
-        return json.loads((directory / PREFLIGHT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}

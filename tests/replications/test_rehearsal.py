@@ -53,6 +53,7 @@ def test_a_rehearsal_has_a_profile_that_no_other_command_knows() -> None:
         kind_of("org/unknown")
 
 
+@pytest.mark.slow
 def test_table2_is_filled_from_a_run_that_is_killed_at_a_random_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
