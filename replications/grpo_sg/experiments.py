@@ -66,6 +66,12 @@ EXPERIMENTS: dict[str, Experiment] = {
         settings.ManyTrainingSettings,
         seeds_at_once=True,
     ),
+    "many-puzzles": Experiment(
+        _later("many_puzzles", "many_puzzles"),
+        "every method at several learning rates on Knights & Knaves in symbols",
+        settings.ManyPuzzlesSettings,
+        seeds_at_once=True,
+    ),
     "same-batch-embedded": Experiment(
         _later("embedded_batches", "same_batch_embedded"),
         "gradients of the embedded model's groups under every weighting",
