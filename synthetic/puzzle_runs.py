@@ -145,8 +145,8 @@ def rollout_of(models: ManyTransformers, prompts: Tensor, solutions: Tensor, uni
     completions = sampled(models, prompts, uniforms)
     rewards = strict_rewards(completions, solutions)
     mask = mask_of(completions)
-    completions = completions[..., : int(mask.sum(dim=-1).max())]
-    mask = mask[..., : completions.size(-1)]
+    longest = int(mask.sum(dim=-1).max())
+    completions, mask = completions[..., :longest].contiguous(), mask[..., :longest].contiguous()
     return Rollout(completions, mask, rewards, lambda these: logits_of(these, prompts, completions))
 
 
