@@ -179,7 +179,7 @@ def run_puzzles(
     """Train one transformer per seed from `starts(settings, seeds)`; `objective`: of these starts.
 
     At the end `samples` answers to each of `held_out` puzzles are drawn, by the same numbers whatever the objective. A
-    seed's run depends on the seed alone.
+    seed's run depends on the seed alone, up to rounding: how far rollouts are cut depends on the others of its stack.
     """
     models = starts(settings, seeds)
     runs = ManyRuns(models, objective(models), lr)

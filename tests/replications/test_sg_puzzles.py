@@ -15,15 +15,10 @@ from grpo_replications.shared.harness.jobs import JobContext
 from grpo_replications.shared.models.many_transformers import SeedStreams
 from grpo_replications.synthetic.puzzle_runs import PuzzleSupply, logits_of, sampled, starts
 from grpo_replications.synthetic.puzzle_traces import mask_of
-from tests.synthetic.test_puzzle_runs import RUN, START
+from tests.synthetic.test_puzzle_runs import RUN, START, own_cache  # noqa: F401
 
 SETTINGS = {**START, **RUN, "lr": 1e-2, "rollouts": 3, "prompts_per_step": 8, "group_size": 8}
 METHODS = get_args(ManyPuzzlesSettings.model_fields["method"].annotation)
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REPLICATE_CACHE", str(tmp_path_factory.getbasetemp() / "puzzles"))
 
 
 def test_rows_of_every_method(tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ from grpo_replications.synthetic.puzzle_traces import (
 )
 
 KNIGHT, KNAVE = "telling-truth", "lying"
-PUZZLE = (("and", (KNIGHT, 1), (KNAVE, 2)), ("not", (KNAVE, 1)), ("and", (KNIGHT, 1), (KNIGHT, 0)))
-# 1 says: 2 is a knight and 3 is a knave. 2 says: 2 is no knave. 3 says: 2 is a knight and 1 is a knight.
+PUZZLE = (("and", (KNIGHT, 1), (KNAVE, 2)), ("not", (KNAVE, 0)), ("and", (KNIGHT, 1), (KNIGHT, 0)))
+# 1 says: 2 is a knight and 3 is a knave. 2 says: 1 is no knave. 3 says: 2 is a knight and 1 is a knight.
 
 
 def test_everything_that_can_be_said_has_a_token_of_its_own() -> None:
@@ -59,7 +59,7 @@ def test_every_trace_is_right_and_sides_share_no_form() -> None:
     with pytest.raises(ReplicationError, match="different puzzles"):
         draw_puzzles("test", 1000, 2, True)
     with pytest.raises(ValueError, match="no assignment"):
-        encoded([((KNAVE, 0), (KNIGHT, 1))])
+        encoded([(("not", (KNIGHT, 0)), (KNIGHT, 0))])
 
 
 def test_only_the_right_answer_is_paid() -> None:
