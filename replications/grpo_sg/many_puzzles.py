@@ -17,7 +17,6 @@ from grpo_replications.shared.harness.jobs import JobContext, Row, row
 from grpo_replications.shared.models.many_transformers import ManyTransformers, SeedStreams
 from grpo_replications.shared.training.many_runs import Objective
 from grpo_replications.synthetic.puzzle_runs import (
-    START_KEYS,
     PuzzleResult,
     PuzzleSupply,
     logits_of,
@@ -39,7 +38,7 @@ def many_puzzles(settings: ManyPuzzlesSettings, seeds: range, context: JobContex
     ten rollouts), `silent_share`, `clipped_share`, `tokens` (of the last ten rollouts' completions), `grad_norm_median`
     and `shared_puzzles` (held-out puzzles whose canonical form is trained on).
     """
-    start = {key: getattr(settings, key) for key in START_KEYS}
+    start = start_of(settings)
 
     def objective(models: ManyTransformers) -> Objective:
         method = weighting(settings.method, start_taus(models, seeds, settings))
@@ -65,11 +64,29 @@ def many_puzzles(settings: ManyPuzzlesSettings, seeds: range, context: JobContex
     ]
 
 
+def start_of(settings: ManyPuzzlesSettings) -> dict[str, float]:
+    """What `synthetic.puzzle_runs.starts` knows a start by."""
+    return {
+        "people": settings.people,
+        "max_tokens": settings.max_tokens,
+        "train_puzzles": settings.train_puzzles,
+        "width": settings.width,
+        "layers": settings.layers,
+        "heads": settings.heads,
+        "inner": settings.inner,
+        "initial_scale": settings.initial_scale,
+        "start_rate": settings.start_rate,
+        "pretrain_lr": settings.pretrain_lr,
+        "pretrain_batch": settings.pretrain_batch,
+        "pretrain_every": settings.pretrain_every,
+        "pretrain_max_steps": settings.pretrain_max_steps,
+    }
+
+
 @torch.no_grad()
 def start_taus(models: ManyTransformers, seeds: range, settings: ManyPuzzlesSettings) -> tuple[float, ...]:
     """Median raw logit of each model's samples on training puzzles, over ln 19."""
-    start = {key: getattr(settings, key) for key in START_KEYS}
-    prompts, _ = PuzzleSupply(start, seeds).next(_PROMPTS)
+    prompts, _ = PuzzleSupply(start_of(settings), seeds).next(_PROMPTS)
     drawn = sampled(models, prompts, SeedStreams(seeds, _TAU_STREAM).uniforms(_PROMPTS, _GROUP, settings.max_tokens))
     raw = logits_of(models, prompts, drawn).gather(4, drawn.unsqueeze(4)).squeeze(4)
     return taus_of(raw.flatten(1), mask_of(drawn).flatten(1))
