@@ -17,15 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.models.many_transformers import MASKED, Architecture, ManyTransformers
+from grpo_replications.synthetic.taught_starts import digest_of, kept_starts, taught
 
 EQUALS = 10
 """Token that ends a problem; digits are tokens 0 to 9."""
@@ -93,27 +92,12 @@ def starts(settings: Mapping[str, Any], seeds: Sequence[int]) -> ManyTransformer
     on some problems is looked at, and a model that has reached `start_rate` stays as it is. A finished model is kept in
     the model cache. Raises ReplicationError if a model has not reached it within `pretrain_max_steps`.
     """
-    from safetensors.torch import load_file, save_file
-
-    from grpo_replications.shared.models import catalog
-
-    folders = {seed: f"digit-sums/{_digest(settings)}-{seed}" for seed in seeds}
-    missing = [s for s in seeds if not (catalog.cache_directory() / folders[s] / "model.safetensors").exists()]
-    if missing:
-        made = _taught(settings, missing)
-        for i, seed in enumerate(missing):
-            one = {name: value[i].detach().clone() for name, value in made.parameters.items()}
-
-            def build(work: Path, one: dict[str, Tensor] = one) -> Path:
-                (work / "model").mkdir()
-                save_file(one, work / "model" / "model.safetensors")
-                return work / "model"
-
-            catalog.made_once(folders[seed], build)
-    files = [load_file(catalog.cache_directory() / folders[seed] / "model.safetensors") for seed in seeds]
-    fresh = _new(settings, [0])
-    stacked = {name: torch.stack([file[name] for file in files]) for name in fresh.parameters}
-    return ManyTransformers(fresh.architecture, stacked, fresh.bias)
+    return kept_starts(
+        f"digit-sums/{digest_of(settings, START_KEYS)}",
+        _new(settings, [0]),
+        seeds,
+        lambda missing: _taught(settings, missing),
+    )
 
 
 def _new(settings: Mapping[str, Any], seeds: Sequence[int]) -> ManyTransformers:
@@ -124,59 +108,21 @@ def _new(settings: Mapping[str, Any], seeds: Sequence[int]) -> ManyTransformers:
 
 def _taught(settings: Mapping[str, Any], seeds: Sequence[int]) -> ManyTransformers:
     terms = settings["terms"]
-    done: dict[int, dict[str, Tensor]] = {}
-    learning = list(seeds)
-    models = _new(settings, learning)
     streams = {seed: np.random.default_rng([_PRETRAIN_STREAM, seed]) for seed in seeds}
     probes = {
         seed: problems([np.random.default_rng([_PROBE_STREAM, seed])], _PROBE, terms, held_out=False) for seed in seeds
     }
-    optimizer = _adam(models, settings["pretrain_lr"])
-    for step in range(settings["pretrain_max_steps"] + 1):
-        if step % settings["pretrain_every"] == 0:
-            rates = solve_rates(models, torch.cat([probes[seed] for seed in learning]))
-            keep = []
-            for i, seed in enumerate(learning):
-                if rates[i] >= settings["start_rate"]:
-                    done[seed] = {name: value[i].detach().clone() for name, value in models.parameters.items()}
-                else:
-                    keep.append(i)
-            if len(keep) < len(learning):
-                learning = [learning[i] for i in keep]
-                if not learning:
-                    stacked = {name: torch.stack([done[seed][name] for seed in seeds]) for name in models.parameters}
-                    return ManyTransformers(models.architecture, stacked, models.bias)
-                models, optimizer = _only(models, optimizer, keep, settings["pretrain_lr"])
+
+    def losses(models: ManyTransformers, learning: Sequence[int]) -> Tensor:
         prompts = problems([streams[seed] for seed in learning], settings["pretrain_batch"], terms, held_out=False)
         answers = answers_of(prompts)
         logps = models.completion_logits(prompts, answers.unsqueeze(2)).squeeze(2).log_softmax(dim=-1)
-        loss = -logps.gather(3, answers.unsqueeze(3)).mean(dim=(1, 2, 3)).sum()
-        for parameter, gradient in zip(models.trainable(), torch.autograd.grad(loss, models.trainable()), strict=True):
-            parameter.grad = gradient.contiguous()
-        optimizer.step()
-    raise ReplicationError(
-        f"The models of seeds {learning} do not reach a solve rate of {settings['start_rate']} in "
-        f"{settings['pretrain_max_steps']} steps. Raise pretrain_max_steps or width, or lower start_rate."
-    )
+        return -logps.gather(3, answers.unsqueeze(3)).mean(dim=(1, 2, 3))
 
+    def rates(models: ManyTransformers, learning: Sequence[int]) -> Tensor:
+        return solve_rates(models, torch.cat([probes[seed] for seed in learning]))
 
-def _adam(models: ManyTransformers, lr: float) -> torch.optim.AdamW:
-    for parameter in models.trainable():
-        parameter.requires_grad_(True)
-    return torch.optim.AdamW(models.trainable(), lr=lr, weight_decay=0.0, fused=True)
-
-
-def _only(
-    models: ManyTransformers, optimizer: torch.optim.AdamW, kept: Sequence[int], lr: float
-) -> tuple[ManyTransformers, torch.optim.AdamW]:
-    """Some of the models, with the optimizer where it was for them."""
-    fewer = models.select(kept)
-    moved = _adam(fewer, lr)
-    for old, new in zip(models.trainable(), fewer.trainable(), strict=True):
-        state = optimizer.state[old]
-        if state:
-            moved.state[new] = {name: value if value.ndim == 0 else value[kept] for name, value in state.items()}
-    return fewer, moved
+    return taught(_new(settings, seeds), seeds, settings, losses, rates)
 
 
 def _digits(generator: np.random.Generator, count: int, terms: int, held_out: bool) -> np.ndarray:
@@ -185,11 +131,3 @@ def _digits(generator: np.random.Generator, count: int, terms: int, held_out: bo
     while (wrong := is_held_out(digits) != held_out).any():
         digits[wrong] = generator.integers(10, size=(int(wrong.sum()), terms + 1))
     return digits
-
-
-def _digest(settings: Mapping[str, Any]) -> str:
-    import hashlib
-    import json
-
-    identity = {key: settings[key] for key in START_KEYS} | {"format": 1, "torch": torch.__version__}
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]

@@ -13,6 +13,7 @@ from grpo_replications.shared.harness.jobs import Experiment, deferred
 _later = partial(deferred, "grpo_replications.replications.grpo_sg")
 _SMALL = _later("training_small", "training_small")
 _MANY = _later("many_training", "many_training")
+_PUZZLES = _later("many_puzzles", "many_puzzles")
 
 EXPERIMENTS: dict[str, Experiment] = {
     "token-gradients": Experiment(
@@ -64,6 +65,18 @@ EXPERIMENTS: dict[str, Experiment] = {
         _MANY,
         "every method at six learning rates, two updates a rollout",
         settings.ManyTrainingSettings,
+        seeds_at_once=True,
+    ),
+    "many-puzzles": Experiment(
+        _PUZZLES,
+        "every method at several learning rates on Knights & Knaves in symbols",
+        settings.ManyPuzzlesSettings,
+        seeds_at_once=True,
+    ),
+    "many-puzzles-longer": Experiment(
+        _PUZZLES,
+        "GRPO and the weights on the same puzzles, for more rollouts",
+        settings.ManyPuzzlesSettings,
         seeds_at_once=True,
     ),
     "same-batch-embedded": Experiment(

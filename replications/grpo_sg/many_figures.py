@@ -21,10 +21,13 @@ from grpo_replications.shared.harness.plots import (
     titled,
     zero_line,
 )
+from grpo_replications.shared.statistics.curves import peak_of_curves
 from grpo_replications.shared.statistics.estimates import Estimate, mean_interval
 
 GAIN = 2.7
 """The paper's smallest average gain on mathematics, in points."""
+PUZZLE_GAIN = 16
+"""The smaller of the paper's two gains on Knights & Knaves, in points: .75 to .91."""
 _WEIGHTINGS = {
     "sharpness-raw": Look("SG, not rescaled", look("sharpness").color, "o", "-"),
     "sharpness": look("sharpness-mean1"),
@@ -99,18 +102,7 @@ def many_rates(frame: pd.DataFrame) -> Figure | None:
     if rows.empty or rows["lr"].nunique() < 2:
         return None
     figure, axes = panels(1, 1, height=2.0)
-    rates = sorted(float(rate) for rate in rows["lr"].unique())
-    methods = [method for method in _METHODS if method in set(rows["method"])]
-    for place, method in enumerate(methods):
-        own, style = rows[rows["method"] == method], look(method)
-        estimates = [_mean(own[own["lr"] == rate], "final_solve_rate") for rate in rates]
-        shifted = np.array(rates) * 1.04 ** (place - len(methods) / 2)
-        points_with_interval(axes[0, 0], shifted, estimates, style.label, style.color, style.marker, limits=PROBABILITY)
-        axes[0, 0].plot(shifted, [one.value for one in estimates], color=style.color, linestyle=style.line)
-    axes[0, 0].set(xscale="log", xlabel="learning rate")
-    axes[0, 0].set_xticks(rates, [f"{rate:g}" for rate in rates])
-    axes[0, 0].minorticks_off()
-    axes[0, 0].legend()
+    _by_rate(axes[0, 0], rows)
     titled(axes, "held-out solve rate at the end")
     return caption(
         figure,
@@ -119,6 +111,49 @@ def many_rates(frame: pd.DataFrame) -> Figure | None:
         NO_NUMBER,
         f"{runs([rows['seed'].nunique()])} a point; bars: {MEAN_INTERVAL}.",
     )
+
+
+def many_puzzles(frame: pd.DataFrame) -> Figure | None:
+    """Knights & Knaves in symbols: solve rates by learning rate, and each method's best one minus GRPO's."""
+    rows = frame[frame["experiment"] == "many-puzzles"]
+    if rows.empty or rows["lr"].nunique() < 2 or "grpo" not in set(rows["method"]):
+        return None
+    figure, axes = panels(2, 1, height=1.3)
+    _by_rate(axes[0, 0], rows)
+    axes[0, 0].axhline(_mean(rows, "start_solve_rate").value, color="grey", linewidth=0.8, linestyle=":", label="start")
+    axes[0, 0].legend(ncols=3)
+    methods = [method for method in _METHODS if method in set(rows["method"])]
+    curves = [rows[(rows["method"] == m) & (rows["metric"] == "final_solve_rate")] for m in methods]
+    peaks = peak_of_curves(100 * np.stack([one.pivot(index="lr", columns="seed", values="value") for one in curves]))
+    gains = [peaks.difference(i, 0) for i in range(1, len(methods))]
+    _list_of(axes[1, 0], [look(method) for method in methods[1:]], gains)
+    zero_line(axes[1, 0], across=True)
+    paper_line(axes[1, 0], PUZZLE_GAIN, f"paper's smaller gain of SG: {PUZZLE_GAIN:g}", across=True)
+    axes[1, 0].legend()
+    titled(axes, "held-out solve rate at the end", "best solve rate minus GRPO's, points")
+    return caption(
+        figure,
+        "Small transformer on Knights & Knaves in symbols: (a) share of sampled answers to held-out puzzles that are "
+        "right after training, by learning rate; dotted: before; (b) each method at its best rate, minus GRPO.",
+        f"Dashed: the smaller of the paper's two gains on Knights & Knaves, {PUZZLE_GAIN:g} points (7B model).",
+        f"{runs([rows['seed'].nunique()])} a point; bars: {MEAN_INTERVAL} (a), joint bootstrap of whole curves (b).",
+    )
+
+
+def _by_rate(axes: Axes, rows: pd.DataFrame) -> None:
+    """Final solve rate of every method by learning rate, the methods side by side, with a legend."""
+    rates = sorted(float(rate) for rate in rows["lr"].unique())
+    methods = [method for method in _METHODS if method in set(rows["method"])]
+    for place, method in enumerate(methods):
+        own, style = rows[rows["method"] == method], look(method)
+        estimates = [_mean(own[own["lr"] == rate], "final_solve_rate") for rate in rates]
+        shifted = np.array(rates) * 1.04 ** (place - len(methods) / 2)
+        points_with_interval(axes, shifted, estimates, style.label, style.color, style.marker, limits=PROBABILITY)
+        axes.plot(shifted, [one.value for one in estimates], color=style.color, linestyle=style.line)
+    axes.set(xscale="log", xlabel="learning rate")
+    axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
+    axes.minorticks_off()
+    axes.legend()
 
 
 def _values(rows: pd.DataFrame, metric: str) -> pd.Series:
@@ -143,5 +178,6 @@ FIGURES = {
     "many_same_batch": many_same_batch,
     "many_generalization": many_generalization,
     "many_rates": many_rates,
+    "many_puzzles": many_puzzles,
 }
 """Each takes the measurements and returns a figure, or None where they do not hold what it draws."""

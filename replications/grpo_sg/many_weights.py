@@ -85,4 +85,10 @@ def fitted_taus(models: ManyTransformers, seeds: Sequence[int], terms: int) -> t
     drawn = models.sample(prompts, SeedStreams(seeds, _SAMPLING_STREAM).uniforms(_PROMPTS, _GROUP, terms))
     with torch.no_grad():
         raw = models.completion_logits(prompts, drawn).gather(4, drawn.unsqueeze(4)).flatten(1)
-    return tuple(float(median) / math.log(19) for median in raw.double().quantile(0.5, dim=1))
+    return taus_of(raw, torch.ones_like(raw, dtype=torch.bool))
+
+
+def taus_of(raw: Tensor, mask: Tensor) -> tuple[float, ...]:
+    """Median over ln 19 of each run's raw logits (S, N) where `mask` (S, N) is true."""
+    medians = raw.double().masked_fill(~mask, torch.nan).nanquantile(0.5, dim=1)
+    return tuple(float(median) / math.log(19) for median in medians)

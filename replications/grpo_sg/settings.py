@@ -140,6 +140,34 @@ class SameBatchSettings(SumsStart):
     """`many-same-batch`: every weighting on the batches of one run of plain GRPO."""
 
 
+class ManyPuzzlesSettings(Settings):
+    """`many-puzzles`: one method on Knights & Knaves in symbols."""
+
+    people: int = Field(ge=2, le=4, description="people of a puzzle")
+    max_tokens: int = Field(ge=7, description="tokens of a completion at most")
+    train_puzzles: int = Field(ge=1, description="puzzles to teach and to train on, all different")
+    width: int = Field(64, ge=1, description="hidden units")
+    layers: int = Field(2, ge=1, description="layers")
+    heads: int = Field(4, ge=1, description="attention heads")
+    inner: int = Field(128, ge=1, description="units of a feed-forward layer")
+    initial_scale: float = Field(4.0, gt=0, description="factor on the new weights, before the teaching")
+    start_rate: float = Field(gt=0, lt=1, description="share of sampled answers that are right when teaching ends")
+    pretrain_lr: float = Field(3e-3, gt=0, description="learning rate of the teaching (Adam)")
+    pretrain_batch: int = Field(32, ge=1, description="puzzles a step of the teaching")
+    pretrain_every: int = Field(20, ge=1, description="steps of the teaching from one look to the next")
+    pretrain_max_steps: int = Field(2000, ge=0, description="steps after which teaching counts as failed")
+    method: Literal["grpo", "sharpness", "advantage-reweighting", "lopti", "80/20"] = Field(
+        description="token weights, at mean 1, tau fitted to each start; lopti and 80/20 as published"
+    )
+    lr: float = Field(gt=0, description="learning rate (Adam)")
+    updates: int = Field(1, ge=1, description="optimizer steps a rollout; lopti makes two whatever it is")
+    prompts_per_step: int = Field(8, ge=2, description="groups a rollout")
+    group_size: int = Field(8, ge=2, description="completions of a prompt, G")
+    rollouts: int = Field(ge=1, description="rollouts")
+    held_out: int = Field(500, ge=1, description="held-out puzzles, the same for all seeds")
+    samples: int = Field(4, ge=1, description="answers to each held-out puzzle, at the end")
+
+
 # --- training: language models ----------------------------------------------------------------------------------------
 
 

@@ -50,6 +50,7 @@ __all__ = [
     "draw_puzzle",
     "format_reward",
     "is_correct",
+    "is_for_validation",
     "is_well_formed",
     "load",
     "parse_answer",
@@ -425,6 +426,11 @@ def _distinct(
         seen.add(key)
         drawn.append(puzzle)
     return drawn
+
+
+def is_for_validation(statements: Statements) -> bool:
+    """Whether a puzzle belongs to the validation side, with all others of its canonical form."""
+    return _side(canonical_form(statements)) == "validation"
 
 
 def _side(form: tuple[int, ...]) -> str:
