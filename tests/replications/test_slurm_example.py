@@ -14,7 +14,7 @@ from grpo_replications.shared.harness.parts import Part
 PAGE = Path(__file__).parents[2] / "replications" / "README.md"
 STAND_INS = {
     "replicate": 'printf "%s\\n" "$*" >> "$CALLS"',
-    "sbatch": '[ "$1" = --parsable ] && echo 41 && exit; [ "$1" = --dependency=afterany:41 ] && sh -c "$4"',
+    "sbatch": '[ "$1" = --parsable ] && echo 41 && exit; [ "$1" = --dependency=afterany:41 ] && while [ "$1" != --wrap ]; do shift; done && sh -c "$2"',
 }
 
 
@@ -30,8 +30,12 @@ def test_the_commands_of_the_example_are_understood(tmp_path: Path) -> None:
         subprocess.run(["bash", "-eu", "-c", script], env=own, check=True)
     calls = [line.split() for line in (tmp_path / "calls").read_text().splitlines()]
     parsed = [_parser().parse_args(arguments) for arguments in calls]
-    assert [line[0] for line in calls] == ["run", "run", "run", "status"]
-    assert [one.part and Part.parse(one.part) for one in parsed[:3]] == [Part(1, 8), Part(8, 8), None]
+    assert [line[0] for line in calls] == ["run", "run", "status", "run"]
+    assert [one.part and Part.parse(one.part) for one in (parsed[0], parsed[1], parsed[3])] == [
+        Part(1, 8),
+        Part(8, 8),
+        None,
+    ]
     assert re.search(r"--array=1-(\d+)", array)[1] == str(parsed[0].part.split("/")[1])
     paper = Paper.load(PAGE.parent / parsed[0].paper.replace("-", "_"))
     assert paper.profile(parsed[0].profile).requires == "hub"
