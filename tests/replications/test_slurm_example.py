@@ -14,7 +14,9 @@ from grpo_replications.shared.harness.parts import Part
 PAGE = Path(__file__).parents[2] / "replications" / "README.md"
 STAND_INS = {
     "replicate": 'printf "%s\\n" "$*" >> "$CALLS"',
-    "sbatch": '[ "$1" = --parsable ] && echo 41 && exit; [ "$1" = --dependency=afterany:41 ] && while [ "$1" != --wrap ]; do shift; done && sh -c "$2"',
+    "sbatch": """[ "$1" = --parsable ] && echo 41 && exit
+        [ "$1" = --dependency=afterany:41 ] || exit 1
+        while [ "$1" != --wrap ]; do shift; done; sh -c "$2\"""",
 }
 
 
