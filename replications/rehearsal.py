@@ -33,10 +33,12 @@ from grpo_replications.replications import preflight
 from grpo_replications.replications.places import ROOT
 from grpo_replications.replications.rehearsal_data import make_stand_ins
 from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.harness.assembly import jobs_of
 from grpo_replications.shared.harness.jobs import Job, write_atomic
 from grpo_replications.shared.harness.papers import Paper
 from grpo_replications.shared.harness.profiles import Plan, Profile
-from grpo_replications.shared.harness.runs import RECORD, Options, Result, jobs_of, read_record, run_profile
+from grpo_replications.shared.harness.records import RECORD, read_record
+from grpo_replications.shared.harness.runs import Options, Result, run_profile
 from grpo_replications.shared.sources import DATA
 
 ENDING = "-rehearsal"

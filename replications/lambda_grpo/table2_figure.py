@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
+from grpo_replications.replications.lambda_grpo.result_tables import MEAN, cell_estimates, printed_cells
 from grpo_replications.replications.lambda_grpo.table2_intervals import DIGIT
-from grpo_replications.replications.lambda_grpo.tables import MEAN, cell_estimates, printed_cells
 from grpo_replications.shared.harness.plots import GREY, caption, look, panels, paper_mark, points_with_interval, titled
 
 METHODS = ("base", "grpo", "lambda-grpo")
@@ -15,6 +15,8 @@ METHODS = ("base", "grpo", "lambda-grpo")
 def table2(frame: pd.DataFrame) -> Figure | None:
     """Accuracies of the base model, GRPO and λ-GRPO on the benchmarks, with intervals over runs and over problems."""
     rows = frame[(frame["experiment"] == "table2") & frame["step"].isna()]
+    if rows.empty:
+        return None
     trained = rows[rows["method"] != "base"]
     if trained.empty:
         return None

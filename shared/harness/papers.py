@@ -92,8 +92,8 @@ class Paper:
 
     @cached_property
     def tables(self) -> dict[str, Callable[..., Any]]:
-        """`TABLES` of the paper's `tables.py`, or nothing where there is none; imports it."""
-        return self._registry("tables", "TABLES") if self._has("tables") else {}
+        """`TABLES` of the paper's `result_tables.py`, or nothing where there is none; imports it."""
+        return self._registry("result_tables", "TABLES") if self._has("result_tables") else {}
 
     def experiment(self, name: str) -> Experiment:
         """One experiment by name."""

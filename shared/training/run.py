@@ -166,10 +166,8 @@ def run_training(
         extra = {"max_redraws": settings.max_redraws, "redraw": settings.redraw, "stop_at_box": settings.stop_at_box}
         extra |= {"tree_sampling": settings.tree_sampling, "share_prefixes": settings.share_prefixes}
         extra |= {"token_weight": weighting, "group_log": log}
-    elif any(getattr(settings, name) for name in _OUR_TRAINERS):
-        raise ValueError(
-            f"{trainer_class.__name__} lacks what these settings ask for: leave {', '.join(_OUR_TRAINERS)} out"
-        )
+    elif asked := [name for name in _OUR_TRAINERS if getattr(settings, name)]:
+        raise ValueError(f"{trainer_class.__name__} lacks what these settings ask for: leave {', '.join(asked)} out")
     with output_directory(Path(directory), bool(settings.save_every)) as output, _quiet():
         saved = newest_checkpoint(output)
         ended = saved is not None and saved[1] >= settings.steps

@@ -114,6 +114,7 @@ ELSEWHERE = {
     "stop_at_box",
     "tree_sampling",
     "share_prefixes",
+    "revisions",
     "trl",
 }
 ELSEWHERE |= set(METHOD_OPTIONS)
@@ -315,7 +316,7 @@ def test_redraws_reach_the_trainer(tmp_path: Path) -> None:
     run = run_training(settings, 0, data(), [constant], directory=tmp_path)
     assert [group["draws"] for group in read_group_log(run.group_log)] == [3, 3]
     assert run.history[0]["groups/samples_spent"] == 24
-    with pytest.raises(ValueError, match="GRPOTrainer redraws no silent groups"):
+    with pytest.raises(ValueError, match="GRPOTrainer lacks what these settings ask for: leave max_redraws out"):
         run_training(settings, 0, data(), [constant], directory=tmp_path, trainer_class=GRPOTrainer)
 
 
