@@ -108,7 +108,10 @@ def _run_batch(
     """Like `run_jobs`; after the pool broke, every unfinished job comes with None."""
     # The pool replaces a worker that holds much memory after a job, which is what we want, and warns about it.
     warnings.filterwarnings("ignore", message="A worker stopped while some jobs were given to the executor")
-    pool = get_reusable_executor(max_workers=workers, timeout=IDLE_SECONDS, env=job_environment(threads))
+    # Workers kept from an earlier run know the variables of their own start: others make new workers.
+    ours = {name: value for name, value in os.environ.items() if name.startswith("REPLICATE_")}
+    environment = {**ours, **job_environment(threads)}
+    pool = get_reusable_executor(max_workers=workers, timeout=IDLE_SECONDS, env=environment)
     _pools[:] = [pool]
     waiting: dict[Future[Outcome], Job] = {}
     try:

@@ -60,6 +60,9 @@ def test_table2_is_filled_from_a_run_that_is_killed_at_a_random_step(
     """One model, three methods, one seed: checks, training, kill, continuation, benchmarks, table; all of it marked."""
     monkeypatch.setattr(rehearsal, "ROWS", ("method",))
     monkeypatch.setattr(rehearsal, "SEEDS", 1)
+    # A worker of an earlier run in this process, which does not know where the stand-ins lie.
+    earlier = ["run", "lambda-grpo", "--profile", "smoke", "--only", "flaw", "--measure-only"]
+    assert main([*earlier, "--results", str(tmp_path / "earlier")]) == 0
     results = tmp_path / "results"
     command = ["run", "lambda-grpo", "--profile", "paper", "--rehearse", "--only", "table2", "--results", str(results)]
     assert main(command) == 0
