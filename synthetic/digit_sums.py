@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from grpo_replications.shared.models.many_transformers import MASKED, Architecture, ManyTransformers
-from grpo_replications.synthetic.taught_starts import digest_of, kept_starts, taught
+from grpo_replications.synthetic.taught_starts import digest_of, kept_starts, lesson_of, taught
 
 EQUALS = 10
 """Token that ends a problem; digits are tokens 0 to 9."""
@@ -36,6 +36,11 @@ _PROBE = 128
 START_KEYS = ("terms", "width", "layers", "heads", "inner", "start_rate", "pretrain_lr", "pretrain_batch",
               "pretrain_every", "pretrain_max_steps")  # fmt: skip
 """Settings of `starts`; the same ones, with the seed, always give the same model."""
+
+
+def start_of(settings: Any) -> dict[str, float]:
+    """What `starts` knows a start by, from settings of an experiment: those named in `START_KEYS`."""
+    return {"terms": settings.terms, **lesson_of(settings)}
 
 
 @dataclass(frozen=True)

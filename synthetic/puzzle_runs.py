@@ -19,7 +19,7 @@ from torch import Tensor
 from grpo_replications.shared.models.many_transformers import Architecture, ManyTransformers, SeedStreams
 from grpo_replications.shared.training.many_runs import ManyRuns, Objective, Rollout
 from grpo_replications.synthetic.puzzle_traces import Puzzles, Vocabulary, draw_puzzles, mask_of, strict_rewards
-from grpo_replications.synthetic.taught_starts import digest_of, kept_starts, taught
+from grpo_replications.synthetic.taught_starts import digest_of, kept_starts, lesson_of, taught
 
 START_KEYS = ("people", "max_tokens", "train_puzzles", "width", "layers", "heads", "inner", "initial_scale",
               "start_rate", "pretrain_lr", "pretrain_batch", "pretrain_every", "pretrain_max_steps")  # fmt: skip
@@ -28,6 +28,17 @@ START_KEYS = ("people", "max_tokens", "train_puzzles", "width", "layers", "heads
 _PRETRAIN_STREAM, _PROBE_STREAM, _PROMPT_STREAM, _SAMPLING_STREAM, _MEASURING_STREAM = 31, 32, 33, 34, 35
 _PROBE = 256  # puzzles of the training side on which the start is looked at
 _GREEDY = 1e-4  # temperature at which the most likely token is drawn
+
+
+def start_of(settings: Any) -> dict[str, float]:
+    """What `starts` knows a start by, from settings of an experiment: those named in `START_KEYS`."""
+    return {
+        "people": settings.people,
+        "max_tokens": settings.max_tokens,
+        "train_puzzles": settings.train_puzzles,
+        "initial_scale": settings.initial_scale,
+        **lesson_of(settings),
+    }
 
 
 @dataclass(frozen=True)

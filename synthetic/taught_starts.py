@@ -84,6 +84,21 @@ def taught(
     )
 
 
+def lesson_of(settings: Any) -> dict[str, float]:
+    """Size of a model and how it is taught, from settings of an experiment; what is taught is the task's to add."""
+    return {
+        "width": settings.width,
+        "layers": settings.layers,
+        "heads": settings.heads,
+        "inner": settings.inner,
+        "start_rate": settings.start_rate,
+        "pretrain_lr": settings.pretrain_lr,
+        "pretrain_batch": settings.pretrain_batch,
+        "pretrain_every": settings.pretrain_every,
+        "pretrain_max_steps": settings.pretrain_max_steps,
+    }
+
+
 def digest_of(settings: Mapping[str, Any], keys: Sequence[str]) -> str:
     """Sixteen digits that stand for the settings of these names and the version of torch."""
     identity = {key: settings[key] for key in keys} | {"format": 1, "torch": torch.__version__}

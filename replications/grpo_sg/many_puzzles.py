@@ -13,7 +13,7 @@ import torch
 
 from grpo_replications.replications.grpo_sg.many_weights import taus_of, weighting
 from grpo_replications.replications.grpo_sg.settings import ManyPuzzlesSettings
-from grpo_replications.shared.harness.jobs import JobContext, Row, row
+from grpo_replications.shared.harness.jobs import JobContext, Row, seed_rows
 from grpo_replications.shared.models.many_transformers import ManyTransformers, SeedStreams
 from grpo_replications.shared.training.many_runs import Objective
 from grpo_replications.synthetic.puzzle_runs import (
@@ -23,6 +23,7 @@ from grpo_replications.synthetic.puzzle_runs import (
     run_puzzles,
     sampled,
     shared_puzzles,
+    start_of,
 )
 from grpo_replications.synthetic.puzzle_traces import mask_of
 
@@ -57,30 +58,7 @@ def many_puzzles(settings: ManyPuzzlesSettings, seeds: range, context: JobContex
         progress=context.progress,
     )
     found = _summary(result) | {"shared_puzzles": np.full(len(seeds), shared_puzzles(start, settings.held_out))}
-    return [
-        {**row(name, round(float(value), 6)), "seed": int(seed)}
-        for name, values in found.items()
-        for seed, value in zip(seeds, values, strict=True)
-    ]
-
-
-def start_of(settings: ManyPuzzlesSettings) -> dict[str, float]:
-    """What `synthetic.puzzle_runs.starts` knows a start by."""
-    return {
-        "people": settings.people,
-        "max_tokens": settings.max_tokens,
-        "train_puzzles": settings.train_puzzles,
-        "width": settings.width,
-        "layers": settings.layers,
-        "heads": settings.heads,
-        "inner": settings.inner,
-        "initial_scale": settings.initial_scale,
-        "start_rate": settings.start_rate,
-        "pretrain_lr": settings.pretrain_lr,
-        "pretrain_batch": settings.pretrain_batch,
-        "pretrain_every": settings.pretrain_every,
-        "pretrain_max_steps": settings.pretrain_max_steps,
-    }
+    return seed_rows(found, seeds)
 
 
 @torch.no_grad()

@@ -13,15 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grpo_replications.replications.grpo_sg.many_training import start_of
 from grpo_replications.replications.grpo_sg.many_weights import METHODS, fitted_taus, weighting
 from grpo_replications.replications.grpo_sg.settings import SameBatchSettings
-from grpo_replications.shared.harness.jobs import JobContext, Row, row
+from grpo_replications.shared.harness.jobs import JobContext, Row, seed_row
 from grpo_replications.shared.models.many_transformers import SeedStreams
 from grpo_replications.shared.theory.weighting import TokenBatch, Weighting
 from grpo_replications.shared.training.many_runs import ManyRuns, Objective, Rollout, placed_weights, run_norms
 from grpo_replications.synthetic.digit_runs import PromptSupply, rollout_of
-from grpo_replications.synthetic.digit_sums import Reward, starts
+from grpo_replications.synthetic.digit_sums import Reward, start_of, starts
 
 WEIGHTED = tuple(method for method in METHODS if method not in ("grpo", "lopti", "80/20"))
 """Methods that give every token a weight; the others leave tokens out."""
@@ -67,7 +66,7 @@ def many_same_batch(settings: SameBatchSettings, seeds: range, context: JobConte
     lengths = {name: torch.stack(values).numpy() for name, values in norms.items()}
     turned = {name: torch.stack(values).numpy() for name, values in angles.items()}
     return [
-        {**row(name, round(float(value), 6)), "seed": int(seed)}
+        seed_row(name, value, seed)
         for s, seed in enumerate(seeds)
         for name, value in _summary({k: v[:, s] for k, v in lengths.items()}, {k: v[:, s] for k, v in turned.items()})
     ]

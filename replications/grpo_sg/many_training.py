@@ -12,13 +12,13 @@ import math
 import numpy as np
 
 from grpo_replications.replications.grpo_sg.many_weights import fitted_taus, weighting
-from grpo_replications.replications.grpo_sg.settings import ManyTrainingSettings, SumsStart
+from grpo_replications.replications.grpo_sg.settings import ManyTrainingSettings
 from grpo_replications.replications.grpo_sg.training_metrics import roughness
-from grpo_replications.shared.harness.jobs import JobContext, Row, row
+from grpo_replications.shared.harness.jobs import JobContext, Row, seed_row
 from grpo_replications.shared.models.many_transformers import ManyTransformers
 from grpo_replications.shared.training.many_runs import Objective
 from grpo_replications.synthetic.digit_runs import SumsResult, run_sums
-from grpo_replications.synthetic.digit_sums import Reward
+from grpo_replications.synthetic.digit_sums import Reward, start_of
 
 
 def many_training(settings: ManyTrainingSettings, seeds: range, context: JobContext) -> list[Row]:
@@ -51,31 +51,17 @@ def many_training(settings: ManyTrainingSettings, seeds: range, context: JobCont
         progress=context.progress,
     )
     rows = [
-        _row(name, value, seed)
+        seed_row(name, value, seed)
         for name, values in _summary(result, settings).items()
         for seed, value in zip(seeds, values, strict=True)
         if math.isfinite(value)
     ]
     for name in ("solve_rate", "train_rate") if settings.curves else ():
         for step, values in zip(result.looked_at, getattr(result, name), strict=True):
-            rows += [_row(name, value, seed, int(step)) for seed, value in zip(seeds, values) if math.isfinite(value)]
+            rows += [
+                seed_row(name, value, seed, int(step)) for seed, value in zip(seeds, values) if math.isfinite(value)
+            ]
     return rows
-
-
-def start_of(settings: SumsStart) -> dict[str, float]:
-    """What `synthetic.digit_sums.starts` knows a start by."""
-    return {
-        "terms": settings.terms,
-        "width": settings.width,
-        "layers": settings.layers,
-        "heads": settings.heads,
-        "inner": settings.inner,
-        "start_rate": settings.start_rate,
-        "pretrain_lr": settings.pretrain_lr,
-        "pretrain_batch": settings.pretrain_batch,
-        "pretrain_every": settings.pretrain_every,
-        "pretrain_max_steps": settings.pretrain_max_steps,
-    }
 
 
 def _summary(result: SumsResult, settings: ManyTrainingSettings) -> dict[str, np.ndarray]:
@@ -109,7 +95,3 @@ def at_level(values: np.ndarray, guide: np.ndarray, level: float) -> np.ndarray:
             part = (level - guide[i - 1, s]) / (guide[i, s] - guide[i - 1, s])
             found[s] = values[i - 1, s] + part * (values[i, s] - values[i - 1, s])
     return found
-
-
-def _row(metric: str, value: float, seed: int, step: int | None = None) -> Row:
-    return {**row(metric, round(float(value), 6), step), "seed": int(seed)}

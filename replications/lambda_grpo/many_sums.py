@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from grpo_replications.replications.lambda_grpo.many_table1 import arm
 from grpo_replications.replications.lambda_grpo.settings import ManySumsSettings
-from grpo_replications.shared.harness.jobs import JobContext, Row, row
+from grpo_replications.shared.harness.jobs import JobContext, Row, seed_rows
 from grpo_replications.shared.training.many_runs import Objective
 from grpo_replications.synthetic.digit_runs import run_sums
-from grpo_replications.synthetic.digit_sums import Reward
+from grpo_replications.synthetic.digit_sums import Reward, start_of
 
 
 def many_sums(settings: ManySumsSettings, seeds: range, context: JobContext) -> list[Row]:
@@ -25,7 +25,7 @@ def many_sums(settings: ManySumsSettings, seeds: range, context: JobContext) -> 
     """
     trap = settings.reward == "trap"
     result = run_sums(
-        _start(settings),
+        start_of(settings),
         Reward(settings.prefix_length, settings.r_neg, settings.other_reward) if trap else Reward(),
         Objective(method=arm(settings.method, settings.terms), max_grad_norm=settings.max_grad_norm),
         settings.lr,
@@ -46,27 +46,7 @@ def many_sums(settings: ManySumsSettings, seeds: range, context: JobContext) -> 
         "mean_rate": result.solve_rate[1:].mean(axis=0),
         "silent_share": result.silent.mean(axis=0),
     }
-    rows = [_row(name, value, seed) for name, values in columns.items() for seed, value in zip(seeds, values)]
+    rows = seed_rows(columns, seeds)
     for step, values in zip(result.looked_at, result.solve_rate) if settings.curves else ():
-        rows += [_row("solve_rate", value, seed, int(step)) for seed, value in zip(seeds, values)]
+        rows += seed_rows({"solve_rate": values}, seeds, step)
     return rows
-
-
-def _start(settings: ManySumsSettings) -> dict[str, float]:
-    """What `synthetic.digit_sums.starts` knows a start by."""
-    return {
-        "terms": settings.terms,
-        "width": settings.width,
-        "layers": settings.layers,
-        "heads": settings.heads,
-        "inner": settings.inner,
-        "start_rate": settings.start_rate,
-        "pretrain_lr": settings.pretrain_lr,
-        "pretrain_batch": settings.pretrain_batch,
-        "pretrain_every": settings.pretrain_every,
-        "pretrain_max_steps": settings.pretrain_max_steps,
-    }
-
-
-def _row(metric: str, value: float, seed: int, step: int | None = None) -> Row:
-    return {**row(metric, round(float(value), 6), step), "seed": int(seed)}

@@ -18,7 +18,7 @@ from grpo_replications.replications.lambda_grpo.settings import (
     TreeTransformerSettings,
 )
 from grpo_replications.shared.errors import ReplicationError
-from grpo_replications.shared.harness.jobs import JobContext, Row, row
+from grpo_replications.shared.harness.jobs import JobContext, Row, row, seed_rows
 from grpo_replications.shared.theory.depth_weights import depth_mean_weights, halving_weights
 from grpo_replications.shared.training.many_runs import Objective
 from grpo_replications.shared.training.settings import TrainingSettings
@@ -89,15 +89,11 @@ def arm(method: str, depth: int) -> str | TokenWeight:
 def rows_of(result: TransformerResult, last: int, curve_every: int) -> list[Row]:
     """What `many_table1` returns, from the trajectories; curves have a row every `curve_every` steps, 0 for none."""
     seeds = result.seeds.tolist()
-    rows = [
-        _row(name, value, seed)
-        for name, values in _summary(result, last).items()
-        for seed, value in zip(seeds, values, strict=True)
-    ]
+    rows = seed_rows(_summary(result, last), seeds)
     for name in ("target_probability", "prefix_probability"):
         curve = getattr(result, name)
         for step in range(0, len(curve), curve_every) if curve_every else ():
-            rows += [_row(name, value, seed, step) for seed, value in zip(seeds, curve[step], strict=True)]
+            rows += seed_rows({name: curve[step]}, seeds, step)
     return rows
 
 
@@ -149,7 +145,3 @@ def _sizes(settings: TreeTransformerSettings) -> dict[str, int]:
 
 def _tree(settings: TreeTransformerSettings) -> BinaryTree:
     return BinaryTree(settings.depth, settings.n, prefix_reward=settings.r_neg)
-
-
-def _row(metric: str, value: float, seed: int, step: int | None = None) -> Row:
-    return {**row(metric, round(float(value), 6), step), "seed": int(seed)}

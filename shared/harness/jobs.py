@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,6 +48,20 @@ def row(metric: str, value: float, step: int | None = None) -> Row:
     if step is not None:
         measured["step"] = int(step)
     return measured
+
+
+def seed_row(metric: str, value: float, seed: int, step: int | None = None) -> Row:
+    """A row of one of several seeds that were measured at once; six decimals."""
+    return {**row(metric, round(float(value), 6), step), "seed": int(seed)}
+
+
+def seed_rows(columns: Mapping[str, Sequence[float]], seeds: Sequence[int], step: int | None = None) -> list[Row]:
+    """A row for each metric and seed, from one column (S,) a metric."""
+    return [
+        seed_row(name, value, seed, step)
+        for name, values in columns.items()
+        for seed, value in zip(seeds, values, strict=True)
+    ]
 
 
 def deferred(package: str, module: str, name: str) -> Callable[[Any, Any, JobContext], list[Row]]:

@@ -341,20 +341,19 @@ def alive(pid: int) -> bool:
 def test_killed_at_any_moment_and_repeated_gives_the_same_bytes(run: Runner, toy: Path, calls: Calls) -> None:
     (toy / "delay").write_text("0.4")
     killed = Runner(toy, run.results.parent / "killed")
-    for finished in (2,):
-        process = start(toy, killed.results)
-        wait_for(lambda finished=finished: len(killed.jobs("quick")) >= finished)
-        os.kill(process.pid, signal.SIGKILL)
-        process.communicate()
-        workers = {int(line.rsplit(" ", 1)[1]) for line in (toy / "calls.txt").read_text().splitlines()}
-        wait_for(lambda workers=workers: not any(map(alive, workers)))
-        kept = {path: path.stat().st_mtime_ns for path in killed.jobs("quick")}
-        assert not killed.file(MEASUREMENTS, "quick").exists()
-        time.sleep(0.6)
-        assert {path: path.stat().st_mtime_ns for path in killed.jobs("quick")} == kept, "an orphan went on"
-        (said,) = read_runs(killed.file("", "quick"))
-        assert (said.state, said.count("done")) == ("killed", len(kept))
-        judged_so_far(killed, len(kept))
+    process = start(toy, killed.results)
+    wait_for(lambda: len(killed.jobs("quick")) >= 2)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    workers = {int(line.rsplit(" ", 1)[1]) for line in (toy / "calls.txt").read_text().splitlines()}
+    wait_for(lambda: not any(map(alive, workers)))
+    kept = {path: path.stat().st_mtime_ns for path in killed.jobs("quick")}
+    assert not killed.file(MEASUREMENTS, "quick").exists()
+    time.sleep(0.6)
+    assert {path: path.stat().st_mtime_ns for path in killed.jobs("quick")} == kept, "an orphan went on"
+    (said,) = read_runs(killed.file("", "quick"))
+    assert (said.state, said.count("done")) == ("killed", len(kept))
+    judged_so_far(killed, len(kept))
     before = len(calls())
     (toy / "delay").unlink()
     process = start(toy, killed.results)
