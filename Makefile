@@ -27,7 +27,7 @@ help:  ## list every target
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-24s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@for paper in $(REPLICATE); do printf '  make %-24s %s\n' $$paper 'run this replication: measurements, verdicts, figures, report'; done
 	@echo
-	@echo "  PROFILE=smoke|quick|full|gpu|paper   SEEDS=number   ONLY=experiment   WORKERS=processes   ARGS=--fresh"
+	@echo "  PROFILE=smoke|quick|full|gpu|paper   SEEDS=number|A-B   ONLY=experiment   WORKERS=processes   ARGS=--fresh"
 	@echo "  Results of your own runs go to results-mine/, or RESULTS=directory; RESULTS=results changes the committed ones."
 
 $(STAMP): pyproject.toml constraints.txt

@@ -133,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("paper", metavar="PAPER", help="a paper's name, as 'replicate list' gives it")
     run.add_argument("--profile", default=DEFAULT_PROFILE, help="how much to run (default: %(default)s)")
     run.add_argument("--only", metavar="EXP", help="only the experiment of this name, or those starting with it")
-    run.add_argument("--seeds", type=int, metavar="N", help="run seeds 0..N-1; changes nothing else")
+    run.add_argument("--seeds", metavar="N|A-B", help="run seeds 0..N-1, or A..B; changes nothing else")
     run.add_argument("--workers", type=int, metavar="N", help="processes side by side; does not change any result")
     run.add_argument("--fresh", action="store_true", help="forget finished jobs of these experiments and start again")
     run.add_argument("--executor", default="local", metavar="local|ray", help="where the jobs run (default: local)")

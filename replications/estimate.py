@@ -40,7 +40,7 @@ def add_command(commands: Any, papers_option: Any, results_directory: Any) -> No
     sub.add_argument("--profile", default="paper", help="which profile (default: %(default)s)")
     sub.add_argument("--gpu", metavar="NAME", help=f"{', '.join(GPUS)} (default: the one here, or {DEFAULT_GPU})")
     sub.add_argument("--only", metavar="EXP", help="only the experiment of this name, or those starting with it")
-    sub.add_argument("--seeds", type=int, metavar="N", help="with seeds 0..N-1")
+    sub.add_argument("--seeds", metavar="N|A-B", help="with seeds 0..N-1, or A..B")
     sub.set_defaults(action=lambda options, console: _estimate(options, console, papers_option, results_directory()))
 
 
@@ -59,7 +59,7 @@ def before_run(
     results: Path,
     console: Console,
     only: str | None,
-    seeds: int | None,
+    seeds: str | None,
     elsewhere: bool = False,
 ) -> None:
     """Print the estimate of a profile that needs the hub; ReplicationError where the GPU here cannot hold a job.
@@ -103,7 +103,7 @@ def cells_of(paper: Paper, plan: Plan, profile: str) -> Iterator[Cell]:
     experiment = paper.experiment(plan.experiment)
     for position, settings in enumerate(plan.cells):
         parsed = experiment.parse(settings, paper.where(profile, plan.experiment))
-        jobs = 1 if experiment.seeds_at_once else plan.seeds_of(position)
+        jobs = 1 if experiment.seeds_at_once else len(plan.seeds_of(position))
         yield Cell(
             plan.experiment, plan.label(settings), jobs, workload(parsed), str(getattr(parsed, "model", "") or "")
         )
@@ -179,7 +179,7 @@ def show_estimate(
     results: Path,
     console: Console,
     only: str | None = None,
-    seeds: int | None = None,
+    seeds: str | None = None,
 ) -> list[str]:
     """Print the estimate of a profile; returns a sentence for each experiment and model that the GPU cannot hold."""
     chosen = paper.profile(profile).with_overrides(only, seeds)

@@ -54,6 +54,12 @@ EXPERIMENTS: dict[str, Experiment] = {
         settings.ManyTable1Settings,
         seeds_at_once=True,
     ),
+    "many-table1-fresh": Experiment(
+        _later("many_table1", "many_table1"),
+        "the same on further seeds, at the three rates among which every method's best one lay",
+        settings.ManyTable1Settings,
+        seeds_at_once=True,
+    ),
     "many-table1-leaning": Experiment(
         _later("many_table1", "many_table1"),
         "the same from a policy that leans to one side, where process sets do not follow depth",

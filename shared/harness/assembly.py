@@ -28,6 +28,7 @@ from grpo_replications.shared.harness.preflight import in_record
 from grpo_replications.shared.harness.profiles import Plan, Profile
 from grpo_replications.shared.harness.provenance import machine, package_versions
 from grpo_replications.shared.harness.records import PATCH, RECORD, read_record
+from grpo_replications.shared.harness.seed_ranges import written_range
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ def jobs_of(plan: Plan, experiment: Experiment) -> list[Job]:
     """The jobs of one experiment: one per cell and seed, or one per cell where seeds run at once."""
     jobs = []
     for position, cell in enumerate(plan.cells):
-        count = plan.seeds_of(position)
-        seeds = [range(count)] if experiment.seeds_at_once else [range(seed, seed + 1) for seed in range(count)]
+        every = plan.seeds_of(position)
+        seeds = [every] if experiment.seeds_at_once else [range(seed, seed + 1) for seed in every]
         jobs += [
             Job(plan.experiment, experiment.version, cell, plan.label(cell), chosen, experiment.seeds_at_once)
             for chosen in seeds
@@ -131,7 +132,7 @@ def _experiment_record(
 ) -> dict[str, Any]:
     commits = Counter((content["commit"] or "unknown") + ("+" if content["dirty"] else "") for content in contents)
     return {
-        "seeds": f"0-{plan.seeds - 1}" if plan.seeds > 1 else "0",
+        "seeds": written_range(range(plan.first_seed, plan.first_seed + plan.seeds)),
         "seeds_per_cell": list(plan.cell_seeds) or None,
         "workers": plan.workers,
         "varying": list(plan.varying),

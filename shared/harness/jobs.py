@@ -33,6 +33,7 @@ from grpo_replications.shared.harness.job_progress import ENDING as PROGRESS
 from grpo_replications.shared.harness.job_progress import Stopwatch
 from grpo_replications.shared.harness.memory import keep_freed_memory, release_freed_memory
 from grpo_replications.shared.harness.paper_modules import import_from
+from grpo_replications.shared.harness.seed_ranges import written_range
 from grpo_replications.shared.tracking import RunFacts, Tracking, tracked
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ class Job:
         return f"{self.experiment}-{self.key}"
 
     def __str__(self) -> str:
-        seeds = f"seeds 0-{self.seeds.stop - 1}" if self.seeds_at_once else f"seed {self.seeds.start}"
+        seeds = f"seeds {written_range(self.seeds)}" if self.seeds_at_once else f"seed {self.seeds.start}"
         return f"{self.experiment} ({self.label + ', ' if self.label else ''}{seeds})"
 
 
@@ -365,7 +366,7 @@ def _measure(
 
 def run_facts(job: Job, origin: Origin) -> RunFacts:
     """What a tracked run of a job is called: experiment, settings and seed; tags with seed, method and commit."""
-    seeds = f"seeds-0-{job.seeds.stop - 1}" if job.seeds_at_once else f"seed-{job.seeds.start}"
+    seeds = f"seeds-{written_range(job.seeds)}" if job.seeds_at_once else f"seed-{job.seeds.start}"
     method = job.settings.get("method")
     commit = (origin.commit or "no-commit")[:12] + ("+" if origin.dirty else "")
     tags = [job.experiment, seeds, *([f"method-{method}"] if method else []), f"commit-{commit}"]

@@ -1,9 +1,10 @@
 """`profiles.toml` -> the cells (combinations of settings) of every experiment of a profile.
 
-One table per profile; in it, one table per experiment: `seeds` (a number: seeds 0..seeds-1), `workers` (processes
-side by side), `threads` (torch threads inside each), fixed settings, and the settings that vary: `grid` (every
-combination, in the written order) and `cells` (combinations written out, each crossed with the grid; a cell may have
-`seeds` of its own). A setting may be a table, such as `trl`; grid and cells set one of its entries by `trl.epsilon`.
+One table per profile; in it, one table per experiment: `seeds` (16 for the seeds 0 to 15, or "64-319"), `workers`
+(processes side by side), `threads` (torch threads inside each), fixed settings, and the settings that vary: `grid`
+(every combination, in the written order) and `cells` (combinations written out, each crossed with the grid; a cell may
+have a number of `seeds` of its own). A setting may be a table, such as `trl`; grid and cells set one of its entries by
+`trl.epsilon`.
 
 A profile with `like = "other"` has the other's experiments, and writes only what differs: a key, `grid` and `cells`
 each replace the other's as a whole, `without = ["key"]` leaves keys out, and `experiment = false` leaves out an
@@ -24,6 +25,7 @@ from typing import Any
 
 from grpo_replications.shared.errors import Problems, ReplicationError
 from grpo_replications.shared.harness.inheritance import LIKE, Inheritance
+from grpo_replications.shared.harness.seed_ranges import seed_range
 
 PROFILE_KEYS = {"description": str, "budget_minutes": (int, float), "requires": str}
 REQUIREMENTS = ("gpu", "hub")
@@ -41,10 +43,12 @@ class Plan:
     cells: tuple[Settings, ...]
     varying: tuple[str, ...]  # names of the settings that grid and cells set
     cell_seeds: tuple[int, ...] = ()  # seeds of each cell, where a cell has a number of its own
+    first_seed: int = 0
 
-    def seeds_of(self, cell: int) -> int:
-        """Number of seeds of the cell at this position."""
-        return self.cell_seeds[cell] if self.cell_seeds else self.seeds
+    def seeds_of(self, cell: int) -> range:
+        """The seeds of the cell at this position."""
+        count = self.cell_seeds[cell] if self.cell_seeds else self.seeds
+        return range(self.first_seed, self.first_seed + count)
 
     def label(self, settings: Settings) -> str:
         """`key=value;key=value` of the varying settings, keys sorted: how a cell is named in the measurements."""
@@ -62,10 +66,13 @@ class Profile:
     requires: str | None
     plans: dict[str, Plan]
 
-    def with_overrides(self, only: str | None = None, seeds: int | None = None, workers: int | None = None) -> Profile:
-        """The same profile, narrowed to the experiments that `only` names, with other numbers of seeds or processes.
+    def with_overrides(
+        self, only: str | None = None, seeds: int | str | None = None, workers: int | None = None
+    ) -> Profile:
+        """The same profile, narrowed to the experiments that `only` names, with other seeds or numbers of processes.
 
-        `only` selects experiments equal to it or starting with it.  Nothing else about the profile changes.
+        `only` selects experiments equal to it or starting with it; `seeds` is read by `seed_range`.  Nothing else about
+        the profile changes.
         """
         plans = {name: plan for name, plan in self.plans.items() if only is None or name.startswith(only)}
         if only in plans:
@@ -75,12 +82,12 @@ class Profile:
                 f"No experiment of profile '{self.name}' is called '{only}' or starts with it; "
                 f"it has: {', '.join(self.plans)}."
             )
-        for value, name in ((seeds, "seeds"), (workers, "workers")):
-            if value is not None and value < 1:
-                raise ReplicationError(f"{name} must be at least 1, not {value}.")
-        changes = {key: value for key, value in (("seeds", seeds), ("workers", workers)) if value is not None}
+        if workers is not None and workers < 1:
+            raise ReplicationError(f"workers must be at least 1, not {workers}.")
+        changes: dict[str, Any] = {} if workers is None else {"workers": workers}
         if seeds is not None:
-            changes["cell_seeds"] = ()
+            asked = seed_range(seeds)
+            changes |= {"seeds": len(asked), "first_seed": asked.start, "cell_seeds": ()}
         return replace(self, plans={name: replace(plan, **changes) for name, plan in plans.items()})
 
 
@@ -163,7 +170,10 @@ def _check_name(name: str, where: str) -> None:
 def _parse_plan(experiment: str, table: Settings, where: str) -> Plan:
     table = dict(table)
     grid, cells = table.pop("grid", {}), table.pop("cells", [{}])
-    seeds = _positive_integer(table.pop("seeds", None), "seeds", where)
+    if "seeds" not in table:
+        raise ReplicationError(f"{where}: 'seeds' is missing.")
+    all_seeds = seed_range(table.pop("seeds"), f"{where}, seeds")
+    seeds = len(all_seeds)
     workers = _positive_integer(table.pop("workers", 1), "workers", where)
     threads = _positive_integer(table.pop("threads", 1), "threads", where)
     if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells) or not cells:
@@ -183,7 +193,7 @@ def _parse_plan(experiment: str, table: Settings, where: str) -> Plan:
     for combination in settings:
         _check_settings(combination, varying, where)
     per_cell = tuple(own for own in own_seeds for _ in combinations) if set(own_seeds) != {seeds} else ()
-    plan = Plan(experiment, seeds, workers, settings, varying, per_cell)
+    plan = Plan(experiment, seeds, workers, settings, varying, per_cell, all_seeds.start)
     labels = [plan.label(combination) for combination in settings]
     if len(set(labels)) < len(labels):
         raise ReplicationError(f"{where}: the same combination of settings is written twice.")

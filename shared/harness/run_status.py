@@ -43,7 +43,7 @@ class RunStatus:
     profile: str
     part: str | None
     only: str | None
-    seeds: int | None
+    seeds: int | str | None
     state: str
     message: str
     command: str

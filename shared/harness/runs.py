@@ -47,7 +47,7 @@ class Options:
     """What the command line may change about a profile, and how it is run."""
 
     only: str | None = None
-    seeds: int | None = None
+    seeds: int | str | None = None
     workers: int | None = None
     fresh: bool = False
     executor: str = "local"

@@ -59,7 +59,7 @@ def stated(cell: str) -> dict[str, set[str]]:
 def actual(name: str, plan: Plan, key: str) -> set[str]:
     """The values of a setting over an experiment's cells, those of the settings' defaults among them."""
     if key == "seeds":
-        return {str(plan.seeds_of(i)) for i in range(len(plan.cells))}
+        return {str(len(plan.seeds_of(i))) for i in range(len(plan.cells))}
     defaults = paper(name).experiment(plan.experiment).settings.defaults()
     values = [setting(cell, key) for cell in plan.cells]
     return {json.dumps(setting(defaults, key) if value is None else value) for value in values}

@@ -22,8 +22,9 @@ from grpo_replications.shared.settings import Settings
         ("[quick]\nrequires = 'luck'\n[quick.e]\nseeds = 1", "requires must be one of gpu, hub"),
         ("seeds = 3", "outside any profile"),
         ("[quick.e]\nlr = 1", "'seeds' is missing"),
-        ("[quick.e]\nseeds = 0", "at least 1, not 0"),
-        ("[quick.e]\nseeds = true", "at least 1, not True"),
+        ("[quick.e]\nseeds = 0", "a number of seeds of at least 1.* not 0"),
+        ("[quick.e]\nseeds = true", "a number of seeds of at least 1.* not True"),
+        ("[quick.e]\nseeds = '9-3'", "the first and the last.* not '9-3'"),
         ("[quick.e]\nseeds = 1\nworkers = 1.5", "'workers' must be a whole number"),
         ("[quick.e]\nseeds = 1\nseed = 4", "reserved name"),
         ("[quick.e]\nseeds = 1\nlr = nan", "not a finite number"),
@@ -68,6 +69,19 @@ def test_cells_are_merged_over_fixed_settings_and_crossed_with_the_grid(tmp_path
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("3", 3), ("0.5", 0.5), ("1e-05", 1e-5), ("sgd", "sgd")])
 def test_values_are_read_back(text: str, value: object) -> None:
     assert parse_value(text) == value and type(parse_value(text)) is type(value)
+
+
+def test_seeds_may_begin_anywhere(tmp_path: Path) -> None:
+    path = tmp_path / "profiles.toml"
+    path.write_text("[quick.e]\nseeds = '64-66'\n[quick.e.grid]\nlr = [1, 2]\n")
+    profile = load_profiles(path)["quick"]
+    apart, together = (Experiment(print, "", Settings, seeds_at_once=once) for once in (False, True))
+    assert [job.seeds for job in jobs_of(profile.plans["e"], together)] == [range(64, 67)] * 2
+    assert [job.seeds.start for job in jobs_of(profile.plans["e"], apart)] == [64, 65, 66] * 2
+    assert str(jobs_of(profile.plans["e"], together)[0]).endswith("seeds 64-66)")
+    asked = [job.seeds.start for job in jobs_of(profile.with_overrides(seeds="7-8").plans["e"], apart)]
+    assert asked == [7, 8, 7, 8]
+    assert jobs_of(profile.with_overrides(seeds="2").plans["e"], together)[0].seeds == range(2)
 
 
 def test_a_cell_may_have_seeds_of_its_own(tmp_path: Path) -> None:

@@ -231,7 +231,7 @@ def test_seeds_changes_only_the_number_of_seeds(run: Runner, calls: Calls) -> No
     run(seeds=3)
     assert len(calls()) == 3  # the first two are the same jobs
     assert set(short.splitlines()) < set(text(run.file(MEASUREMENTS)).splitlines())
-    with pytest.raises(ReplicationError, match="seeds must be at least 1"):
+    with pytest.raises(ReplicationError, match="a number of seeds of at least 1"):
         run(seeds=0)
 
 
