@@ -79,7 +79,7 @@ def rollout_of(
 def run_sums(
     start_settings: Mapping[str, Any],
     reward: Reward,
-    objective: Objective | Callable[[ManyTransformers], Objective],
+    objective: Objective | Callable[[ManyTransformers, Sequence[int]], Objective],
     lr: float,
     *,
     seeds: Sequence[int],
@@ -94,8 +94,8 @@ def run_sums(
     """Train one transformer per seed, from `starts(start_settings, seeds)`, and look at it every `look_every` steps.
 
     `steps` counts rollouts of `prompts_per_step` groups of `group_size`; the last look is after the last of them.
-    `objective` may be a function of the starts, for a method with constants of each start's own. `train_problems`: size
-    of a fixed set to train on; 0 for new problems at every step.
+    `objective` may be a function of starts and their seeds, for a method with constants of each start's own.
+    `train_problems`: size of a fixed set to train on; 0 for new problems at every step.
     A seed's run depends on the seed alone. Cost with 8 groups of 16, 6 digits and the default sizes: about 25 ms per
     step and seed on one core, and 40 ms per look at 512 problems.
     """
@@ -105,7 +105,7 @@ def run_sums(
         models = starts(start_settings, block)
         results.append(
             _run_stack(
-                ManyRuns(models, objective if isinstance(objective, Objective) else objective(models), lr),
+                ManyRuns(models, objective if isinstance(objective, Objective) else objective(models, block), lr),
                 SeedStreams(block, _SAMPLING_STREAM),
                 PromptSupply(block, terms, train_problems),
                 reward,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -10,6 +11,13 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def collections_of_garbage_pass_over_what_is_loaded() -> None:
+    """Every training run collects garbage, which takes half a second with the modules of torch and TRL in the heap."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ seed share start, problems and the numbers that samples are drawn by.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -31,8 +32,8 @@ def many_training(settings: ManyTrainingSettings, seeds: range, context: JobCont
     where it is not reached). With `curves` `solve_rate` and `train_rate` by step.
     """
 
-    def objective(models: ManyTransformers) -> Objective:
-        taus = fitted_taus(models, seeds, settings.terms)
+    def objective(models: ManyTransformers, these: Sequence[int]) -> Objective:
+        taus = fitted_taus(models, these, settings.terms)
         method = weighting(settings.method, taus, settings.contrast)
         return Objective(method=method, num_iterations=1 if settings.method == "lopti" else settings.updates)
 

@@ -21,6 +21,7 @@ from grpo_replications.shared.models.many_transformers import SeedStreams
 from grpo_replications.shared.theory.confidence_weights import matched_weights, sharpness_weights
 from grpo_replications.shared.theory.weighting import TokenBatch
 from grpo_replications.shared.training.many_runs import ManyRuns, Objective, placed_weights, run_norms
+from grpo_replications.synthetic import digit_runs
 from grpo_replications.synthetic.digit_runs import PromptSupply, rollout_of
 from grpo_replications.synthetic.digit_sums import Reward, is_held_out, starts
 from tests.synthetic.test_digit_sums import START
@@ -112,6 +113,13 @@ def test_rows_of_training(tmp_path: Path) -> None:
     for method, contrast in (("sharpness", 4.0), ("advantage-reweighting", 1.0), ("lopti", 1.0), ("80/20", 1.0)):
         other = by_seed(run(range(4, 5), train_problems=8, method=method, contrast=contrast), 4)
         assert other["start_solve_rate"] == start and other["final_train_rate"] != found["final_train_rate"]
+
+
+def test_more_seeds_than_a_stack_holds_change_no_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = ManyTrainingSettings.model_validate({**TRAIN, "method": "sharpness", "contrast": 4.0})
+    together = many_training(settings, range(3, 5), JobContext(tmp_path / "job"))
+    monkeypatch.setattr(digit_runs, "_SEEDS_PER_STACK", 1)
+    assert many_training(settings, range(3, 5), JobContext(tmp_path / "job")) == together
 
 
 def test_the_rate_at_a_common_level_is_interpolated() -> None:
