@@ -19,13 +19,14 @@ prompt's solve rate p, and over prompts the counts are a mixture of binomials. W
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import betaln, gammaln, roots_jacobi
-from scipy.stats import betabinom, chi2
+from scipy.stats import chi2
 
 from grpo_replications.shared.planning.solve_rates import SolveRates
 from grpo_replications.shared.statistics.estimates import Estimate, default_generator
@@ -146,6 +147,7 @@ def smallest_size(share_enough: Callable[[int], float], groups: int, largest: in
     `share_enough(G)`: share of the draws for which G is enough, which must not fall with G. "The size needed is at most
     G" and "G is enough" are one event, so quantiles come by bisection.
     """
+    share_enough = functools.cache(share_enough)  # the three searches begin alike
     ends = []
     for probability in (0.5, (1 - LEVEL) / 2, (1 + LEVEL) / 2):
         low, high = 1, 2
@@ -195,8 +197,14 @@ class RecurrenceTest:
 
 
 def log_beta_binomial(size: int, alpha: np.ndarray, beta: np.ndarray) -> np.ndarray:
-    """log P(k) for k = 0..G of a Beta-binomial: (c,), (c,) to (c, G + 1)."""
-    return betabinom.logpmf(np.arange(size + 1), size, alpha[:, None], beta[:, None])
+    """log P(k) for k = 0..G of a Beta-binomial: (c,), (c,) to (c, G + 1).
+
+    From P(0) on by the ratios of neighbours: one logarithm for each, where the Beta function would take six.
+    """
+    k, alpha, beta = np.arange(size), alpha[:, None], beta[:, None]
+    ratios = (size - k) * (alpha + k) / ((k + 1) * (beta + (size - 1 - k)))
+    first = betaln(alpha, beta + size) - betaln(alpha, beta)
+    return np.hstack([first, first + np.cumsum(np.log(ratios), axis=1)])
 
 
 def fit_beta(counts: Counts) -> BetaFit:

@@ -27,7 +27,7 @@ from grpo_replications.shared.planning.difficulty_fit import (
 )
 from grpo_replications.shared.planning.solve_rates import SolveRates
 from grpo_replications.shared.statistics.estimates import Estimate, default_generator
-from grpo_replications.shared.theory.binomial_mixtures import fit_rates, rate_grid
+from grpo_replications.shared.theory.binomial_mixtures import fit_rates_of_each, rate_grid
 from grpo_replications.shared.theory.closed_forms import expected_update
 
 REACH = 4  # times the log's group size
@@ -97,7 +97,7 @@ def fit_mixture(counts: Counts, draws: int = _DRAWS) -> MixtureFit:
     rates = rate_grid(_GRID_POINTS)
     groups = int(counts.by_k.sum())
     resampled = default_generator().multinomial(groups, counts.by_k / max(groups, 1), size=draws)
-    best, *again = (fit_rates(one, rates, _TOLERANCE).weights for one in (counts.by_k, *resampled))
+    best, *again = fit_rates_of_each(np.vstack([counts.by_k, resampled]), rates, _TOLERANCE)
     return MixtureFit(rates, best, np.array(again), groups)
 
 

@@ -60,13 +60,30 @@ def fit_rates(counts: np.ndarray, rates: np.ndarray, tolerance: float = 1e-9) ->
     for _ in range(EM_STEPS):
         weights = weights * (chance.T @ (share / (chance @ weights)))
         weights /= weights.sum()
-    for _ in range(NEWTON_STEPS):
-        gain = chance.T @ (share / (chance @ weights))
-        gap = float(gain.max()) - 1
-        if gap <= tolerance:
-            return RateFit(rates, weights, gap)
-        weights = _line_search(weights, _newton_target(weights, share, chance), share, chance, gain)
-    raise ValueError(f"the mixture is still {gap:.3g} of log-likelihood a problem from its maximum")
+    return RateFit(rates, *_climb(weights, share, chance, tolerance))
+
+
+def fit_rates_of_each(counts: np.ndarray, rates: np.ndarray, tolerance: float = 1e-9) -> np.ndarray:
+    """Weights (d, m) on `rates` (m,) as `fit_rates` finds them for each row of `counts` (d, n + 1); errors as there.
+
+    Cost: the EM steps of all rows together, then a few least-squares problems of (n + 1) x m for each.
+    """
+    counts = np.asarray(counts, dtype=np.float64)
+    totals = counts.sum(axis=1, keepdims=True)
+    if not (totals > 0).all():
+        raise ValueError("there are no problems to fit solve rates to")
+    shares, n = counts / totals, counts.shape[1] - 1
+    chance = binom.pmf(np.arange(n + 1)[:, np.newaxis], n, rates)
+    starts = np.full((len(counts), len(rates)), 1 / len(rates))
+    for _ in range(EM_STEPS):
+        starts *= (shares / (starts @ chance.T)) @ chance
+        starts /= starts.sum(axis=1, keepdims=True)
+    return np.array(
+        [
+            _climb(start, share[share > 0], chance[share > 0], tolerance)[0]
+            for start, share in zip(starts, shares, strict=True)
+        ]
+    )
 
 
 def end_inequality(counts: np.ndarray) -> tuple[float, float]:
@@ -87,6 +104,17 @@ def most_at_the_end(counts: np.ndarray) -> float:
     """
     ratio, _ = end_inequality(counts)
     return max(0.0, 1 - 1 / ratio) * float(counts[0]) / float(np.sum(counts))
+
+
+def _climb(weights: np.ndarray, share: np.ndarray, chance: np.ndarray, tolerance: float) -> tuple[np.ndarray, float]:
+    """Newton steps from `weights` (m,) to the maximum, and the gap that is left there."""
+    for _ in range(NEWTON_STEPS):
+        gain = chance.T @ (share / (chance @ weights))
+        gap = float(gain.max()) - 1
+        if gap <= tolerance:
+            return weights, gap
+        weights = _line_search(weights, _newton_target(weights, share, chance), share, chance, gain)
+    raise ValueError(f"the mixture is still {gap:.3g} of log-likelihood a problem from its maximum")
 
 
 def _newton_target(weights: np.ndarray, share: np.ndarray, chance: np.ndarray) -> np.ndarray:

@@ -53,13 +53,20 @@ def imported(tree: ast.AST) -> dict[str, Symbol]:
     return found
 
 
+@lru_cache
+def imported_at_top(module: str) -> dict[str, Symbol]:
+    """`imported` of a whole module, read once."""
+    return imported(syntax(module))
+
+
+@lru_cache
 def used(symbol: Symbol) -> set[Symbol]:
     """Symbols of the project that the code of one refers to."""
     module, name = symbol
     node = top_level(module).get(name)
     if node is None:
         return set()
-    names = imported(syntax(module)) | imported(node)
+    names = imported_at_top(module) | imported(node)
     found = set()
     for each in ast.walk(node):
         if isinstance(each, ast.Name):

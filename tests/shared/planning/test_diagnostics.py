@@ -7,11 +7,13 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import betabinom
 
 from grpo_replications.shared.planning.diagnostics import diagnose, silent_shares
 from grpo_replications.shared.planning.difficulty_fit import (
     Counts,
     fit_beta,
+    log_beta_binomial,
     misfit,
     mixture_test,
     recurrence_test,
@@ -82,6 +84,13 @@ def test_silent_rate_and_fidelity_agree_with_integration_over_the_beta_distribut
         )
         ratio = (density @ expected_update(grid, size, "grpo")) / (density @ np.sqrt(grid * (1 - grid)))
         assert fit.fidelity(size).value == pytest.approx(float(fit.weight @ ratio), abs=1e-4)
+
+
+def test_chances_of_a_beta_binomial_are_scipys() -> None:
+    alpha, beta = np.array([1e-6, 0.3, 2.0, 400.0]), np.array([0.7, 1e-4, 1.0, 9e3])
+    for size in (1, 8, 700):
+        expected = betabinom.logpmf(np.arange(size + 1), size, alpha[:, None], beta[:, None])
+        assert log_beta_binomial(size, alpha, beta) == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
 def test_the_suggested_size_is_the_smallest_that_reaches_the_target() -> None:

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 from scipy.stats import betabinom, binom
 
-from grpo_replications.shared.theory.binomial_mixtures import end_inequality, fit_rates, most_at_the_end, rate_grid
+from grpo_replications.shared.theory.binomial_mixtures import (
+    end_inequality,
+    fit_rates,
+    fit_rates_of_each,
+    most_at_the_end,
+    rate_grid,
+)
 
 N = 16
 GRID = rate_grid(101)
@@ -81,3 +87,15 @@ def test_the_error_of_the_ratio_is_its_spread_over_samples() -> None:
 def test_the_bound_holds_what_was_put_at_the_end_and_is_sharp_for_one_other_rate() -> None:
     assert most_at_the_end(expected_counts([0.0, 0.2], [0.25, 0.75])) == pytest.approx(0.25)
     assert most_at_the_end(expected_counts([0.0, 0.05, 0.4], [0.25, 0.5, 0.25])) > 0.25
+
+
+def test_many_fits_are_the_fits_one_by_one() -> None:
+    drawn = np.random.default_rng(3).multinomial(400, binom.pmf(np.arange(9), 8, 0.4), size=5)
+    drawn[0] = [7, 0, 0, 3, 0, 0, 0, 0, 2]
+    together = fit_rates_of_each(drawn, GRID)
+    for counts, weights in zip(drawn, together, strict=True):
+        alone = fit_rates(counts, GRID).weights
+        k = np.flatnonzero(counts)[:, np.newaxis]
+        assert binom.pmf(k, 8, GRID) @ weights == pytest.approx(binom.pmf(k, 8, GRID) @ alone, abs=1e-4)
+    with pytest.raises(ValueError, match="no problems"):
+        fit_rates_of_each(np.zeros((2, 9)), GRID)
