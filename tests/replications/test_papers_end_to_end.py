@@ -102,7 +102,9 @@ def test_fresh_runs_again_and_finds_the_same(finished: PaperResults) -> None:
     first = next(iter(finished.paper.profile("smoke").plans))
     for name in REPEATED.get(finished.paper.name, (first,)):
         jobs = finished.jobs()
+        drawn = {path: path.stat().st_mtime_ns for path in (finished.profile / "figures").iterdir()}
         finished.run("--fresh", "--only", name, "--measure-only")
         again = {job for job, stamp in finished.jobs().items() if stamp != jobs.get(job)}
         assert again and all(job.startswith(name) for job in again)
         assert finished.measurements == before
+        assert {path: path.stat().st_mtime_ns for path in (finished.profile / "figures").iterdir()} == drawn

@@ -1,22 +1,18 @@
 """Trains with 1, 2 and 4 processes of gloo, and with weights divided by FSDP2, and leaves in files what each did.
 
-Not a test of its own: `test_many_processes.py` starts it. Usage: script.py DIRECTORY
+Not a test of its own: `test_many_processes.py` calls `main`.
 
-The processes are forked from one that has imported everything, which takes longer than all the training. Completions
-are scripted, by their place in the batch of all processes, so that every number of processes has the same ones. Where
-weights are divided, the policy samples, which it then does across the processes.
+Completions are scripted, by their place in the batch of all processes, so that every number of processes has the same
+ones. Where weights are divided, the policy samples, which it then does across the processes.
 """
 
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
-import socket
-import sys
-import traceback
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +28,7 @@ from trl import GRPOTrainer
 from grpo_replications.shared.models.divided import whole_weights
 from grpo_replications.shared.training.launching import SETTINGS_FILES
 from grpo_replications.shared.training.token_weights import token_weighting
+from tests.shared.training.processes import train_together
 from tests.shared.training.redraw_bookkeeping import Recorded
 from tests.shared.training.test_trainer import GROUP, TOKENS, dataset, make_trainer, mixed_reward, policy
 
@@ -138,38 +135,7 @@ def run(directory: Path, processes: int) -> None:
     torch.save(found, directory / f"rank{PartialState().process_index}.pt")
 
 
-def start(directory: Path, processes: int) -> None:
-    """Fork `processes` processes that train together, and wait for them."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    context = multiprocessing.get_context("fork")
-    started = [context.Process(target=_forked, args=(directory, rank, processes, port)) for rank in range(processes)]
-    for process in started:
-        process.start()
-    for process in started:
-        process.join()
-    if any(process.exitcode for process in started):
-        sys.exit(f"one of {processes} processes failed")
-
-
-def _forked(directory: Path, rank: int, processes: int, port: int) -> None:
-    if processes > 1:
-        places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
-        os.environ.update({name: str(value) for name, value in places.items()})
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    try:
-        run(directory / str(processes), processes)
-    except BaseException:
-        traceback.print_exc()
-        os._exit(1)  # the others may wait for this one
-
-
 def main(directory: Path) -> None:
     for processes in NUMBERS:
         (directory / str(processes)).mkdir()
-        start(directory, processes)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+        train_together(processes, partial(run, directory / str(processes), processes), directory / "printed.txt")

@@ -1,12 +1,11 @@
-"""Trains one step with redraws in every process of `accelerate launch`, twice, and leaves in a file what it did.
+"""Trains one step with redraws in every process, twice, and leaves in a file what it did.
 
-Not a test of its own: `test_dynamic_sampling_distributed.py` starts it. Usage: script.py DIRECTORY
+Not a test of its own: `test_dynamic_sampling_distributed.py` starts it.
 """
 
 from __future__ import annotations
 
 import functools
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +53,3 @@ def main(directory: Path) -> None:
 
 
 RUNS = ((4, "samples", 7), (3, "prompts", 7))
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

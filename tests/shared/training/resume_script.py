@@ -1,11 +1,10 @@
-"""Trains in every process of `accelerate launch`, from a checkpoint if one is given, and leaves the weights in a file.
+"""Trains in every process, from a checkpoint if one is given, and leaves the weights in a file.
 
-Not a test of its own: `test_trainer_distributed.py` starts it. Usage: script.py DIRECTORY [CHECKPOINT]
+Not a test of its own: `test_trainer_distributed.py` starts it.
 """
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import torch
@@ -19,7 +18,3 @@ def main(directory: Path, checkpoint: str | None = None) -> None:
     trainer = train(directory, checkpoint, train_dataset=dataset(7), per_device_train_batch_size=GROUP, max_steps=5)
     weights = trainer.accelerator.unwrap_model(trainer.model).state_dict()
     torch.save(dict(weights), directory / f"rank{PartialState().process_index}.pt")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -20,7 +20,7 @@ from tests.shared.training.test_trainer_distributed import launch
 def test_two_processes_agree_on_a_split_group_and_on_surplus_rows(tmp_path: Path) -> None:
     """G = 4: 6 rows a process, so that a group is split. G = 3: one silent group does not divide by 2."""
     catalog.prepare("tiny-random")
-    ranks = launch(tmp_path, script="redraw_script.py")
+    ranks = launch(tmp_path, script="redraw_script")
     for size, redraw in ((4, "samples"), (3, "prompts")):
         runs = [rank[str(size)] for rank in ranks]
         calls = [[[Recorded.row(*row) for row in call] for call in run["calls"]] for run in runs]

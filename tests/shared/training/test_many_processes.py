@@ -8,10 +8,7 @@ pass over the data is left over, and redrawn groups are fewer than the processes
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +16,9 @@ import pytest
 import torch
 
 from grpo_replications.shared.models import catalog
+from tests.shared.training import many_processes_script
 from tests.shared.training.many_processes_script import EVALUATED, GROUP, METHODS, NUMBERS, PROMPTS, ROWS
 
-ROOT = Path(__file__).parents[3]
 SEVERAL = [number for number in NUMBERS if number > 1]
 TIMES = ("time", "epoch")
 AVERAGED = ("kl", "entropy")  # TRL averages them over micro-batches, whatever their tokens
@@ -30,14 +27,10 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the script has left its files: one start for all numbers of processes and all methods."""
+    """Where the script has left its files, for all numbers of processes and all methods."""
     catalog.prepare("tiny-random")
     target = tmp_path_factory.mktemp("processes")
-    command = [sys.executable, "-m", "tests.shared.training.many_processes_script", str(target)]
-    options = {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "TOKENIZERS_PARALLELISM": "false"}
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **options}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=600, cwd=ROOT)
-    assert done.returncode == 0, done.stderr[-3000:]
+    many_processes_script.main(target)
     return target
 
 

@@ -157,7 +157,7 @@ def test_updates_of_a_run_follow_the_policy_and_know_their_pass(tmp_path: Path, 
 @pytest.mark.slow
 def test_a_product_with_rescaling_and_two_passes_over_two_processes(tmp_path: Path) -> None:
     catalog.prepare("tiny-random")
-    ranks = launch(tmp_path, script="weighting_script.py")
+    ranks = launch(tmp_path, script="weighting_script")
     completions = [row for rank in ranks for row in oracle.regroup(rank["micro_batches"])]
     half = len(completions) // 2
     pairs = [(rank["micro_batches"][i], number * half) for i in range(2) for number, rank in enumerate(ranks)]

@@ -1,11 +1,10 @@
-"""Trains two updates on a rollout in every process of `accelerate launch` and leaves what they were made of in a file.
+"""Trains two updates on a rollout in every process and leaves what they were made of in a file.
 
-Not a test of its own: `test_weighting_runs.py` starts it. Usage: script.py DIRECTORY
+Not a test of its own: `test_weighting_runs.py` starts it.
 """
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import torch
@@ -46,7 +45,3 @@ def main(directory: Path) -> None:
         },
         directory / f"rank{PartialState().process_index}.pt",
     )
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
