@@ -137,14 +137,13 @@ scale = 1.0
 """
 
 EXPERIMENTS = """
-import os, random, signal, sys, time
+import importlib, os, random, signal, sys, time
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from grpo_replications.shared.errors import ReplicationError
-from grpo_replications.shared.harness.runs import Experiment
+from grpo_replications.shared.harness.jobs import Experiment
 from grpo_replications.shared.settings import Settings
 
 HERE = Path(__file__).parent
@@ -174,10 +173,11 @@ def draw(settings, seed, context):
     for part in range(10):
         context.progress(part / 10)
         time.sleep(delay / 10)
-    values = [random.random(), np.random.random(), torch.rand(1).item()]
+    torch = importlib.import_module("torch") if (HERE / "torch").exists() else None  # loading it takes seconds
+    values = [random.random(), np.random.random(), torch.rand(1).item() if torch else 0.0]
     rows = [{"metric": name, "value": settings.scale * value} for name, value in zip(("py", "np", "torch"), values)]
     rows.append({"metric": "residual", "value": 0.0})
-    rows.append({"metric": "threads", "value": torch.get_num_threads()})
+    rows.append({"metric": "threads", "value": torch.get_num_threads() if torch else 0})
     rows.append({"metric": "omp", "value": int(os.environ["OMP_NUM_THREADS"])})
     rows.append({"metric": "seconds", "value": time.perf_counter(), "timing": True})
     return rows

@@ -34,6 +34,7 @@ from grpo_replications.shared.harness.job_progress import Stopwatch
 from grpo_replications.shared.harness.memory import keep_freed_memory, no_collections, release_freed_memory
 from grpo_replications.shared.harness.paper_modules import import_from
 from grpo_replications.shared.harness.seed_ranges import written_range
+from grpo_replications.shared.harness.torch_state import prepare_torch
 from grpo_replications.shared.tracking import RunFacts, Tracking, tracked
 
 if TYPE_CHECKING:
@@ -246,18 +247,13 @@ def check_rows(rows: Any, job: Job) -> dict[str, list[Any]]:
     return columns
 
 
-def seed_everything(seed: int) -> None:
+def seed_everything(seed: int, threads: int) -> None:
     """Seed python's, numpy's and torch's global generators, and undo global torch settings of an earlier job."""
     import numpy as np
 
     random.seed(seed)
     np.random.seed(seed % 2**32)
-    if importlib.util.find_spec("torch"):
-        import torch
-
-        torch.manual_seed(seed)
-        torch.set_default_dtype(torch.float32)
-        torch.set_grad_enabled(True)
+    prepare_torch(seed, threads)
 
 
 def run_job(
@@ -343,9 +339,9 @@ def _measure(
     context.progress(0.0)
     keep_freed_memory()
     with tracked(tracking, run_facts(job, origin)) as run, live.heard_by(context.training):
-        seed_everything(job.seeds.start)  # after the backend has started, which may draw random numbers
-        if "torch" in sys.modules:
-            sys.modules["torch"].set_num_threads(job.settings["threads"])
+        seed_everything(
+            job.seeds.start, job.settings["threads"]
+        )  # after the backend has started, which may draw random numbers
         settings = experiment.parse(job.settings, str(job))
         start = time.perf_counter()
         rows = experiment.function(settings, job.seeds if job.seeds_at_once else job.seeds.start, context)

@@ -145,6 +145,7 @@ def test_what_a_job_prints_and_keeps_stays_with_the_job(run: Runner) -> None:
 
 
 def test_a_seed_decides_everything_and_processes_and_parts_decide_nothing(run: Runner, tmp_path: Path) -> None:
+    (run.toy / "torch").touch()
     run("quick", workers=1)
     by_parts = Runner(run.toy, tmp_path / "again")
     for number in (2, 1):
@@ -163,6 +164,7 @@ def test_a_seed_decides_everything_and_processes_and_parts_decide_nothing(run: R
 
 
 def test_threads_are_set_and_are_part_of_the_key(run: Runner, calls: Calls) -> None:
+    (run.toy / "torch").touch()
     run()
     profiles = (run.toy / "profiles.toml").read_text()
     (run.toy / "profiles.toml").write_text(profiles.replace("[smoke.draw]", "[smoke.draw]\nthreads = 2"))
