@@ -168,3 +168,14 @@ def _output(*command: str, good: tuple[int, ...] = (0,)) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return result.stdout if result.returncode in good else None
+
+
+@lru_cache(maxsize=1)
+def computes_in_16_bits() -> bool:
+    """Whether this processor has instructions for bfloat16; True where the system does not say."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return True
+    flags = {flag for line in lines if line.lower().startswith(("flags", "features")) for flag in line.split()}
+    return not flags or bool(flags & {"avx512_bf16", "avx_ne_convert", "amx_bf16", "bf16"})
