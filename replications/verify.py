@@ -38,10 +38,11 @@ budget allows, the cheapest first, then any others. Times are not compared.
 A job is identical (the same bytes), within rounding (no value differs by more than 1e-6 of its size), or different;
 then the value that differs most is named. Training in float32 multiplies the rounding of another processor, so a
 difference need not come from the code: the line says on which processor and from which commit the committed value is.
+Jobs in bfloat16 are drawn on a processor without instructions for it only where --only names them.
 
-The budget counts what the jobs took when they were committed; after twice the budget and a minute, jobs that are not
-finished are stopped. A run that was interrupted or stopped is finished by the same command. Models that are made once
-and kept are taken from the cache; an empty REPLICATE_CACHE makes them again.
+The budget counts what the jobs took when they were committed; after three times the budget (of processor time) and a
+minute, jobs that are not finished are stopped. A run that was interrupted or stopped is finished by the same command.
+Models that are made once and kept are taken from the cache; an empty REPLICATE_CACHE makes them again.
 
 Exit code: 0 where no job differs, 1 where one differs or fails or none is finished, 2 for a wrong request.
 """
@@ -130,7 +131,7 @@ def _line(check: JobCheck) -> str:
     values = counted(check.values, "value")
     if check.outcome == IDENTICAL:
         return f"{check.outcome:<15} {check.name}: {values}"
-    by = "no finite difference" if check.relative is None else f"by at most {check.relative:.2g} of its size"
+    by = "by no finite amount" if check.relative is None else f"by at most {check.relative:.2g} of its size"
     text = f"{check.outcome:<15} {check.name}: {check.differ} of {values} differ, {by}; {check.largest}"
     return f"{text}; {check.note}" if check.outcome == DIFFERENT and check.note else text
 

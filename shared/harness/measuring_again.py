@@ -7,11 +7,11 @@ end leaves nothing there: the next one measures everything again.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -32,6 +32,7 @@ from grpo_replications.shared.harness.provenance import (
     gpus,
     origin,
     package_versions,
+    vector_instructions,
 )
 from grpo_replications.shared.harness.recorded_jobs import (
     Candidates,
@@ -58,7 +59,7 @@ from grpo_replications.shared.harness.verification import (
 from grpo_replications.shared.harness.workers import run_jobs, stop_workers
 
 ROUNDED = 1e-6  # largest relative difference that counts as rounding
-OVERRUN, STARTING = 2.0, 60.0  # when the drawn jobs are stopped: times the budget, and seconds besides
+OVERRUN, STARTING = 3.0, 60.0  # when jobs are stopped: times the budget, and seconds in which processes start
 SMALL = 1e-6  # values below are held against this size: what is left over of an identity differs in every digit
 
 
@@ -74,7 +75,7 @@ class Request:
 
     @property
     def limit(self) -> float:
-        """Seconds after which the jobs are stopped: this machine may be slower than the record's, and busy."""
+        """Seconds of processor time after which jobs are stopped: this machine may be slower than the record's."""
         return OVERRUN * 60 * self.budget_minutes + STARTING
 
     def check(self) -> None:
@@ -118,7 +119,7 @@ def draw_from(paper: Paper, profile: str, results: Path, request: Request) -> Dr
         raise ReplicationError(f"Profile '{profile}' needs a GPU and torch finds none here.")
     recorded = recorded_profile(paper, profile, record).with_overrides(request.only)
     rows = read_rows(directory / MEASUREMENTS)
-    found = candidates(paper, recorded, record, rows, slow=not computes_in_16_bits())
+    found = candidates(paper, recorded, record, rows, slow=not computes_in_16_bits() and request.only is None)
     drawn, without = draw(found.drawable, request.number, 60 * request.budget_minutes, request.seed)
     return Drawing(paper, profile, directory, record, rows, found, tuple(drawn), (*found.left_out, *without), request)
 
@@ -126,9 +127,9 @@ def draw_from(paper: Paper, profile: str, results: Path, request: Request) -> Dr
 def measure_again(drawing: Drawing, scratch: Path, root: Path, say: Callable[[JobCheck], None]) -> Verification:
     """Measure the drawn jobs in `scratch` and hold them against the committed rows; `say` is called for each.
 
-    After twice the budget, and a minute in which processes start, what is unfinished is stopped and told as such, and
-    what is finished is kept for the same command.  A job that fails does not stop the others; one that raises
-    `ReplicationError` does.
+    After three times the budget of processor time, and a minute in which processes start, what is unfinished is stopped
+    and told as such, and what is finished is kept for the same command.  A job that fails does not stop the others; one
+    that raises `ReplicationError` does.
     """
     git = git_state(root, drawing.paper.directory)
     source = origin(root, drawing.paper.directory, git)
@@ -149,7 +150,7 @@ def measure_again(drawing: Drawing, scratch: Path, root: Path, say: Callable[[Jo
         profile=drawing.profile,
         commit=git.commit,
         uncommitted_changes=git.dirty,
-        machine=", ".join((source.machine, *gpus())),
+        machine=", ".join((_processor(source), *gpus())),
         date=now(),
         seed=drawing.request.seed,
         number=drawing.request.number,
@@ -187,13 +188,13 @@ def held_against(job: Job, committed: pd.DataFrame, again: pd.DataFrame, seconds
 
 def _measured(drawing: Drawing, jobs_directory: Path, source: Origin) -> Iterator[tuple[Job, Outcome]]:
     """Every drawn job with its outcome: those that an earlier call has finished, then the others as they end."""
-    started, limit = time.monotonic(), drawing.request.limit
+    used = _ProcessorTime()
     kept = [one.job for one in drawing.drawn if _is_kept(jobs_directory, one.job)]
     yield from ((job, Outcome("done")) for job in kept)
     waiting = [one.job for one in drawing.drawn if one.job not in kept]
 
     def tick(_: list[Job]) -> None:
-        if time.monotonic() - started > limit:
+        if used.seconds() > drawing.request.limit:
             raise _Spent
 
     try:
@@ -214,6 +215,30 @@ def _measured(drawing: Drawing, jobs_directory: Path, source: Origin) -> Iterato
     except BaseException:
         stop_workers()
         raise
+
+
+class _ProcessorTime:
+    """Processor time of the processes that this one has started, those that have ended since included."""
+
+    def __init__(self) -> None:
+        self.before = self._now()
+        self.since: dict[tuple[int, float], float] = {}
+
+    def seconds(self) -> float:
+        """Since this object was made, as of the last call for a process that has ended."""
+        for process, total in self._now().items():
+            self.since[process] = total - self.before.get(process, 0.0)
+        return sum(self.since.values())
+
+    def _now(self) -> dict[tuple[int, float], float]:
+        import psutil
+
+        found = {}
+        for child in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):  # it has just ended
+                times = child.cpu_times()
+                found[child.pid, child.create_time()] = times.user + times.system
+        return found
 
 
 class _Spent(Exception):
@@ -255,6 +280,8 @@ def _row_in_words(row: pd.Series) -> str:
     where = [row["metric"], *(f"{key} {int(row[key])}" for key in ("seed", "step") if not pd.isna(row[key]))]
     sides = {"left_only": "only among the committed", "right_only": "only here"}
     values = sides.get(row["side"], f"committed {row['value_a']:.9g}, here {row['value_b']:.9g}")
+    if max(abs(row["value_a"]), abs(row["value_b"])) < SMALL:
+        values += f" (held against {SMALL:g})"
     return f"{', '.join(where)}: {values}"
 
 
@@ -267,7 +294,13 @@ def _is_kept(jobs_directory: Path, job: Job) -> bool:
         return False
 
 
+def _processor(source: Origin) -> str:
+    """The processor with what decides its rounding: `AMD EPYC (AVX2)`."""
+    instructions = vector_instructions()
+    return f"{source.machine} ({instructions})" if instructions else source.machine
+
+
 def _digest(source: Origin, packages: Mapping[str, str]) -> str:
     """Names the directory of jobs of this source, on this machine, with these packages."""
-    state: Sequence[Any] = (source.fingerprint, source.machine, dict(packages))
+    state: Sequence[Any] = (source.fingerprint, _processor(source), dict(packages))
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()[:16]

@@ -16,7 +16,6 @@ from grpo_replications.shared.harness.jobs import Job
 from grpo_replications.shared.harness.papers import Paper
 from grpo_replications.shared.harness.profiles import Plan, Profile
 from grpo_replications.shared.harness.progress import duration
-from grpo_replications.shared.harness.provenance import cpu_model
 from grpo_replications.shared.harness.seed_ranges import read_range
 from grpo_replications.shared.words import counted
 
@@ -86,8 +85,8 @@ def candidates(
     """Which of the recorded jobs can be measured again and compared.
 
     `rows`: the measurements, as `read_rows` gives them.  Not drawn are jobs without such rows, and those whose settings
-    or seeds the profile has no more.  `slow`: this processor has no instructions for bfloat16: jobs in
-    it that another processor has measured would take an unknown time here, so they are not drawn either.
+    or seeds the profile has no more.  `slow`: this processor has no instructions for bfloat16: what
+    jobs in it take here is unknown (a processor of the same name may have them), so they are not drawn either.
     """
     current = paper.profile(recorded.name).plans
     measured = set(rows[["experiment", "settings", "seed"]].drop_duplicates().itertuples(index=False, name=None))
@@ -112,9 +111,9 @@ def candidates(
                 why = "its settings or seeds are no longer those of the profile"
             elif key not in (labels if job.seeds_at_once else measured):
                 why = "nothing but times is kept of it"
-            elif slow and cpu_model() not in entry["machines"] and _precision(job, entry) == SIXTEEN_BITS:
-                took = f"{duration(each * len(job.seeds))} a job on {_plain(entry['machines'])}"
-                why = f"{SIXTEEN_BITS}, for which this processor has no instructions: {took}, far longer here"
+            elif slow and _precision(job, entry) == SIXTEEN_BITS:
+                took = f"{duration(each * len(job.seeds))} a job by the record, on {_plain(entry['machines'])}"
+                why = f"{SIXTEEN_BITS}, for which this processor has no instructions: {took}"
             else:
                 drawable.setdefault(name, []).append(RecordedJob(job, each * len(job.seeds)))
                 continue
