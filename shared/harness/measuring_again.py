@@ -35,11 +35,13 @@ from grpo_replications.shared.harness.provenance import (
     vector_instructions,
 )
 from grpo_replications.shared.harness.recorded_jobs import (
+    SIXTEEN_BITS,
     Candidates,
     LeftOut,
     RecordedJob,
     candidates,
     draw,
+    precision_of,
     recorded_profile,
 )
 from grpo_replications.shared.harness.records import RECORD, read_record
@@ -60,7 +62,9 @@ from grpo_replications.shared.harness.workers import run_jobs, stop_workers
 
 ROUNDED = 1e-6  # largest relative difference that counts as rounding
 OVERRUN, STARTING = 3.0, 60.0  # when jobs are stopped: times the budget, and seconds in which processes start
-SMALL = 1e-6  # values below are held against this size: what is left over of an identity differs in every digit
+SMALL, SMALL_IN_32_BITS = 1e-6, 0.1
+"""Values below are held against this size: what is left over of an identity, a sum of numbers near 1, differs in every
+digit.  So sums of 64 bits may be 1e-12 apart, and those of 32 bits 1e-7, about as they round."""
 
 
 @dataclass(frozen=True)
@@ -167,9 +171,14 @@ def measure_again(drawing: Drawing, scratch: Path, root: Path, say: Callable[[Jo
     )
 
 
-def held_against(job: Job, committed: pd.DataFrame, again: pd.DataFrame, seconds: float) -> JobCheck:
-    """One job's rows in the committed results and those measured now, both as `read_rows` gives them."""
-    rows = matched(committed, again, floor=SMALL)
+def held_against(
+    job: Job, committed: pd.DataFrame, again: pd.DataFrame, seconds: float, small: float = SMALL
+) -> JobCheck:
+    """One job's rows in the committed results and those measured now, both as `read_rows` gives them.
+
+    `small`: the size that smaller values are held against.
+    """
+    rows = matched(committed, again, floor=small)
     lone = rows["side"] != "both"
     off = rows[lone | (rows["relative"] > 0)]
     check = JobCheck(job.experiment, job.label, written_range(job.seeds), IDENTICAL, len(rows), len(off), 0.0)
@@ -182,7 +191,7 @@ def held_against(job: Job, committed: pd.DataFrame, again: pd.DataFrame, seconds
         check,
         outcome=ROUNDING if relative <= ROUNDED else DIFFERENT,
         relative=relative if math.isfinite(relative) else None,
-        largest=_row_in_words(furthest),
+        largest=_row_in_words(furthest, small),
     )
 
 
@@ -257,7 +266,9 @@ def _checked(drawing: Drawing, job: Job, outcome: Outcome, jobs_directory: Path)
     committed = rows[(rows["experiment"] == job.experiment) & (rows["settings"] == job.label)]
     if not job.seeds_at_once:
         committed = committed[committed["seed"] == job.seeds.start]
-    check = held_against(job, committed, read_rows(again), content["seconds"])
+    precision = precision_of(job, drawing.record["experiments"][job.experiment])
+    small = SMALL_IN_32_BITS if precision in ("float32", SIXTEEN_BITS) else SMALL
+    check = held_against(job, committed, read_rows(again), content["seconds"], small)
     return replace(check, note=_circumstances(drawing, job)) if check.outcome == DIFFERENT else check
 
 
@@ -275,13 +286,13 @@ def _circumstances(drawing: Drawing, job: Job) -> str:
     return text + (f"; defaults that have changed: {', '.join(changed)}" if changed else "")
 
 
-def _row_in_words(row: pd.Series) -> str:
+def _row_in_words(row: pd.Series, small: float) -> str:
     """`reward, seed 3, step 20: committed 0.5, here 0.25`."""
     where = [row["metric"], *(f"{key} {int(row[key])}" for key in ("seed", "step") if not pd.isna(row[key]))]
     sides = {"left_only": "only among the committed", "right_only": "only here"}
     values = sides.get(row["side"], f"committed {row['value_a']:.9g}, here {row['value_b']:.9g}")
-    if max(abs(row["value_a"]), abs(row["value_b"])) < SMALL:
-        values += f" (held against {SMALL:g})"
+    if max(abs(row["value_a"]), abs(row["value_b"])) < small:
+        values += f" (held against {small:g})"
     return f"{', '.join(where)}: {values}"
 
 

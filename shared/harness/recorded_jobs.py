@@ -111,7 +111,7 @@ def candidates(
                 why = "its settings or seeds are no longer those of the profile"
             elif key not in (labels if job.seeds_at_once else measured):
                 why = "nothing but times is kept of it"
-            elif slow and _precision(job, entry) == SIXTEEN_BITS:
+            elif slow and precision_of(job, entry) == SIXTEEN_BITS:
                 took = f"{duration(each * len(job.seeds))} a job by the record, on {_plain(entry['machines'])}"
                 why = f"{SIXTEEN_BITS}, for which this processor has no instructions: {took}"
             else:
@@ -154,14 +154,14 @@ def draw(
     return sorted(drawn, key=lambda one: names.index(one.job.experiment)), without
 
 
+def precision_of(job: Job, entry: Mapping[str, Any]) -> str | None:
+    """The precision of a job, as written or by default at the time; None where it has no such setting."""
+    return job.settings.get("precision", entry.get("defaults", {}).get("precision"))
+
+
 def _identity(job: Job) -> tuple[str, int, int]:
     """What a job measures: its settings, with those of the runner, and its seeds; not the version of the code."""
     return json.dumps(job.settings, sort_keys=True), job.seeds.start, job.seeds.stop
-
-
-def _precision(job: Job, entry: Mapping[str, Any]) -> str | None:
-    """The precision of a job, as written or by default at the time."""
-    return job.settings.get("precision", entry.get("defaults", {}).get("precision"))
 
 
 def _plain(machines: Sequence[str]) -> str:

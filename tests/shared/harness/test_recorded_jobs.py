@@ -1,10 +1,16 @@
-"""A draw of recorded jobs: within number and budget, the same from the same seed, and every cheap experiment in it."""
+"""Recorded jobs: a draw keeps to number and budget, with every cheap experiment in it; what counts as the same."""
 
 from __future__ import annotations
 
+import math
 import random
 
+import pandas as pd
+import pytest
+
 from grpo_replications.shared.harness.jobs import Job
+from grpo_replications.shared.harness.measurements import CSV_COLUMNS
+from grpo_replications.shared.harness.measuring_again import SMALL, SMALL_IN_32_BITS, held_against
 from grpo_replications.shared.harness.recorded_jobs import RecordedJob, draw
 from grpo_replications.shared.harness.seed_ranges import read_range, written_range
 
@@ -46,3 +52,30 @@ def test_another_seed_draws_others() -> None:
 def test_a_written_range_is_read_again() -> None:
     for seeds in (range(1), range(3, 4), range(16), range(64, 320)):
         assert read_range(written_range(seeds)) == seeds
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "small", "outcome", "relative"),
+    [
+        (0.5, 0.5, SMALL, "identical", 0.0),
+        (math.nan, math.nan, SMALL, "identical", 0.0),
+        (0.5, 0.5 * (1 + 4e-7), SMALL, "within rounding", 4e-7),
+        (0.5, 0.5 * (1 + 4e-6), SMALL_IN_32_BITS, "different", 4e-6),
+        (4.1e-16, 3.6e-16, SMALL, "within rounding", 5e-11),
+        (3e-8, -1e-8, SMALL, "different", 0.04),
+        (3e-8, -1e-8, SMALL_IN_32_BITS, "within rounding", 4e-7),
+        (0.5, math.nan, SMALL, "different", None),
+    ],
+)
+def test_what_counts_as_rounding(before: float, now: float, small: float, outcome: str, relative: float | None) -> None:
+    def rows(*values: float) -> pd.DataFrame:
+        return pd.DataFrame(
+            [("a", "", 0, 1, f"m{place}", value) for place, value in enumerate(values)], columns=CSV_COLUMNS
+        )
+
+    check = held_against(jobs("a", 1, 1.0)[0].job, rows(1.0, before), rows(1.0, now), 0.1, small)
+    assert check.outcome == outcome and check.differ == (outcome != "identical") and check.values == 2
+    assert check.relative == (relative if relative is None else pytest.approx(relative, rel=1e-4))
+    assert ("m1, seed 0, step 1: committed" in check.largest) == (outcome != "identical")
+    lone = held_against(jobs("a", 1, 1.0)[0].job, rows(1.0, before), rows(1.0), 0.1, small)
+    assert lone.outcome == "different" and "m1, seed 0, step 1: only among the committed" in lone.largest
