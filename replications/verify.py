@@ -35,10 +35,10 @@ Measure some of the committed jobs again, from the present source on this machin
 record, and hold each against the committed measurements. The jobs are drawn at random: one of every experiment that the
 budget allows, the cheapest first, then any others. Times are not compared.
 
-A job is identical (the same bytes), within rounding (no value differs by more than 1e-6 of its size, or by 1e-12, in 32
-bits 1e-7), or different; then the value that differs most is named. Training in float32 multiplies the rounding of
-another processor, so a difference need not come from the code: the line says on which processor and from which commit
-the committed value is.
+A job is identical (the same bytes), within rounding (no value differs by more than 1e-6 of its size, or, below 0.1, by
+more than 1e-7; by 1e-12 where precision is float64), or different; then the value that differs most is named. Training
+in float32 multiplies the rounding of another processor, so a difference need not come from the code: the line says on
+which processor and from which commit the committed value is.
 Jobs in bfloat16 are drawn on a processor without instructions for it only where --only names them.
 
 The budget counts what the jobs took when they were committed; after three times the budget (of processor time) and a

@@ -35,7 +35,6 @@ from grpo_replications.shared.harness.provenance import (
     vector_instructions,
 )
 from grpo_replications.shared.harness.recorded_jobs import (
-    SIXTEEN_BITS,
     Candidates,
     LeftOut,
     RecordedJob,
@@ -62,9 +61,9 @@ from grpo_replications.shared.harness.workers import run_jobs, stop_workers
 
 ROUNDED = 1e-6  # largest relative difference that counts as rounding
 OVERRUN, STARTING = 3.0, 60.0  # when jobs are stopped: times the budget, and seconds in which processes start
-SMALL, SMALL_IN_32_BITS = 1e-6, 0.1
+SMALL, SMALL_IN_64_BITS = 0.1, 1e-6
 """Values below are held against this size: what is left over of an identity, a sum of numbers near 1, differs in every
-digit.  So sums of 64 bits may be 1e-12 apart, and those of 32 bits 1e-7, about as they round."""
+digit.  So what 32 bits leave may be 1e-7 apart, about as they round; in jobs that say `float64` it is 1e-12."""
 
 
 @dataclass(frozen=True)
@@ -267,7 +266,7 @@ def _checked(drawing: Drawing, job: Job, outcome: Outcome, jobs_directory: Path)
     if not job.seeds_at_once:
         committed = committed[committed["seed"] == job.seeds.start]
     precision = precision_of(job, drawing.record["experiments"][job.experiment])
-    small = SMALL_IN_32_BITS if precision in ("float32", SIXTEEN_BITS) else SMALL
+    small = SMALL_IN_64_BITS if precision == "float64" else SMALL
     check = held_against(job, committed, read_rows(again), content["seconds"], small)
     return replace(check, note=_circumstances(drawing, job)) if check.outcome == DIFFERENT else check
 

@@ -10,7 +10,7 @@ import pytest
 
 from grpo_replications.shared.harness.jobs import Job
 from grpo_replications.shared.harness.measurements import CSV_COLUMNS
-from grpo_replications.shared.harness.measuring_again import SMALL, SMALL_IN_32_BITS, held_against
+from grpo_replications.shared.harness.measuring_again import SMALL, SMALL_IN_64_BITS, held_against
 from grpo_replications.shared.harness.recorded_jobs import RecordedJob, draw
 from grpo_replications.shared.harness.seed_ranges import read_range, written_range
 
@@ -57,14 +57,14 @@ def test_a_written_range_is_read_again() -> None:
 @pytest.mark.parametrize(
     ("before", "now", "small", "outcome", "relative"),
     [
-        (0.5, 0.5, SMALL, "identical", 0.0),
-        (math.nan, math.nan, SMALL, "identical", 0.0),
-        (0.5, 0.5 * (1 + 4e-7), SMALL, "within rounding", 4e-7),
-        (0.5, 0.5 * (1 + 4e-6), SMALL_IN_32_BITS, "different", 4e-6),
-        (4.1e-16, 3.6e-16, SMALL, "within rounding", 5e-11),
-        (3e-8, -1e-8, SMALL, "different", 0.04),
-        (3e-8, -1e-8, SMALL_IN_32_BITS, "within rounding", 4e-7),
-        (0.5, math.nan, SMALL, "different", None),
+        (0.5, 0.5, SMALL_IN_64_BITS, "identical", 0.0),
+        (math.nan, math.nan, SMALL_IN_64_BITS, "identical", 0.0),
+        (0.5, 0.5 * (1 + 4e-7), SMALL_IN_64_BITS, "within rounding", 4e-7),
+        (0.5, 0.5 * (1 + 4e-6), SMALL, "different", 4e-6),
+        (4.1e-16, 3.6e-16, SMALL_IN_64_BITS, "within rounding", 5e-11),
+        (3e-8, -1e-8, SMALL_IN_64_BITS, "different", 0.04),
+        (3e-8, -1e-8, SMALL, "within rounding", 4e-7),
+        (0.5, math.nan, SMALL_IN_64_BITS, "different", None),
     ],
 )
 def test_what_counts_as_rounding(before: float, now: float, small: float, outcome: str, relative: float | None) -> None:
