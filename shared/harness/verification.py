@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,13 +142,14 @@ def measured_again(directory: Path) -> str:
     kept = read_verification(directory)
     if kept is None:
         return ""
-    now = measured_digests(read_record(directory))
+    record = read_record(directory)
+    now = measured_digests(record)
     drawn = dict.fromkeys(check.experiment for check in kept.checks if check.outcome in COMPARED)
     replaced = [f"`{name}`" for name in drawn if now.get(name) != kept.measured.get(name)]
     text = f"Measured again: {_amount(kept)}, {_place(kept)} on {kept.date[:10]}: {outcomes(kept)}"
     if replaced:
         text += f"; since then measured anew, so that this says nothing of it: {', '.join(replaced)}"
-    return f"{text}.{_left_out(kept)}"
+    return f"{text}.{_where_committed(kept, record)}{_left_out(kept)}"
 
 
 def sentence(verification: Verification) -> str:
@@ -164,7 +166,7 @@ def outcomes(verification: Verification) -> str:
         parts.append(f"{len(verification.of(IDENTICAL))} identical")
     if rounded:
         parts.append(f"{len(rounded)} within {power_of_ten(max(check.relative or 0.0 for check in rounded))}")
-    parts.append(f"{len(different)} different ({_named(different)})" if different else "none different")
+    parts.append(f"{len(different)} different ({_with_sizes(different)})" if different else "none different")
     if verification.of(FAILED):
         parts.append(f"{len(verification.of(FAILED))} failed ({_named(verification.of(FAILED))})")
     if verification.of(STOPPED):
@@ -211,7 +213,30 @@ def _left_out(verification: Verification) -> str:
 
 def _named(checks: Sequence[JobCheck]) -> str:
     """Experiments by name, with the number of jobs where several."""
-    numbers: dict[str, int] = {}
-    for check in checks:
-        numbers[check.experiment] = numbers.get(check.experiment, 0) + 1
+    numbers = Counter(check.experiment for check in checks)
     return ", ".join(f"`{name}`" + (f" {number}" if number > 1 else "") for name, number in numbers.items())
+
+
+def _with_sizes(checks: Sequence[JobCheck]) -> str:
+    """The same with the largest difference of each: `` `training` 2 by up to 0.31 of a value``."""
+    parts = []
+    for name in dict.fromkeys(check.experiment for check in checks):
+        own = [check for check in checks if check.experiment == name]
+        sizes = [check.relative for check in own if check.relative is not None]
+        size = f"by up to {max(sizes):.2g} of a value" if len(sizes) == len(own) else "by no finite amount"
+        parts.append(f"{_named(own)} {size}")
+    return ", ".join(parts)
+
+
+def _where_committed(kept: Verification, record: Mapping[str, Any]) -> str:
+    """On which processors the jobs that differ were committed; empty where none does."""
+    entries = record.get("experiments", {})
+    names = dict.fromkeys(check.experiment for check in kept.of(DIFFERENT))
+    machines = dict.fromkeys(machine for name in names for machine in entries.get(name, {}).get("machines", []))
+    if not machines:
+        return ""
+    listed = " and ".join(machines).replace("(R)", "").replace("(TM)", "")
+    return (
+        f" What differs was committed on {listed}; another processor, also one of the same name, rounds otherwise, and "
+        "training multiplies that."
+    )
