@@ -16,7 +16,17 @@ from pathlib import Path
 
 from rich.console import Console
 
-from grpo_replications.replications import cite, compare, estimate, gpu_check, paper_commands, status, tools, view
+from grpo_replications.replications import (
+    cite,
+    compare,
+    estimate,
+    gpu_check,
+    paper_commands,
+    status,
+    tools,
+    verify,
+    view,
+)
 from grpo_replications.replications.places import (
     COMMITTED,
     OWN,
@@ -48,6 +58,7 @@ examples:
   replicate run lambda-grpo --profile full --only table1     some experiments of another profile
   replicate status                                           how far runs are, from another shell
   replicate compare                                          the committed results against your own runs
+  replicate verify lambda-grpo                               some committed jobs measured again: the same here?
   replicate estimate lambda-grpo --profile paper --gpu h100  what it would cost, before anything starts
   replicate check lambda-grpo --profile paper --data         its models, data and disk, before anything starts
   replicate run lambda-grpo --profile paper --rehearse       every step of it on a CPU, with stand-in models
@@ -164,6 +175,7 @@ def _parser() -> argparse.ArgumentParser:
             again.add_argument("--json", action="store_true", help="for programs: claims, answers and checks")
     status.add_command(commands)
     compare.add_command(commands)
+    verify.add_command(commands, find_paper, DEFAULT_PROFILE)
     model = command("model", _model, "fetch and prepare a language model, once")
     model.add_argument("name", metavar="NAME", nargs="?", default="embedded", help="which one (default: %(default)s)")
     command("bench", _bench, "measure the speed targets on this machine")

@@ -12,15 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from grpo_replications.shared.harness.measurements import CSV_COLUMNS, MEASUREMENTS, read_rows
+from grpo_replications.shared.harness.measurements import MEASUREMENTS, read_rows
 from grpo_replications.shared.harness.outcomes import number
+from grpo_replications.shared.harness.row_changes import RowChanges, row_changes
 from grpo_replications.shared.harness.snapshots import JudgedCheck, Number, Snapshot
 
 NORMAL_95 = 1.959964  # half of a 95 % interval in standard errors
 SLIGHT = 1e-3  # of a combined standard error, or of the value where there is no interval
-KEYS = [name for name in CSV_COLUMNS if name != "value"]
 
 
 @dataclass(frozen=True)
@@ -83,18 +81,6 @@ class AnswerChange:
     question: str
     a: str
     b: str
-
-
-@dataclass(frozen=True)
-class RowChanges:
-    """How the measured rows of one experiment differ; `relative`: the largest difference over the larger value."""
-
-    experiment: str
-    rows: int
-    differ: int
-    only_a: int
-    only_b: int
-    relative: float
 
 
 @dataclass(frozen=True)
@@ -306,29 +292,8 @@ def _bounded(one: Number) -> bool:
 
 
 def _row_changes(a: Snapshot, b: Snapshot, experiments: frozenset[str]) -> list[RowChanges]:
-    frames = []
-    for side in (a, b):
-        frame = read_rows(side.directory / MEASUREMENTS)
-        frames.append(frame[frame["experiment"].isin(experiments)])
-    merged = frames[0].merge(frames[1], on=KEYS, how="outer", suffixes=("_a", "_b"), indicator="side")
-    changes = []
-    for experiment, rows in merged.groupby("experiment", sort=True):
-        first, second = rows["value_a"].to_numpy(), rows["value_b"].to_numpy()
-        both = (rows["side"] == "both").to_numpy()
-        differ = both & ~((first == second) | (np.isnan(first) & np.isnan(second)))
-        largest = np.fmax(np.abs(first[differ]), np.abs(second[differ]))
-        relative = np.abs(first[differ] - second[differ]) / largest
-        changes.append(
-            RowChanges(
-                str(experiment),
-                len(rows),
-                int(differ.sum()),
-                int((rows["side"] == "left_only").sum()),
-                int((rows["side"] == "right_only").sum()),
-                float(np.nanmax(relative, initial=0.0)),
-            )
-        )
-    return [one for one in changes if one.differ or one.only_a or one.only_b]
+    frames = [read_rows(side.directory / MEASUREMENTS) for side in (a, b)]
+    return row_changes(*(frame[frame["experiment"].isin(experiments)] for frame in frames))
 
 
 def _answer_changes(a: Snapshot, b: Snapshot, left_out: set[str]) -> list[AnswerChange]:

@@ -184,7 +184,10 @@ class Origin:
 
 @dataclass(frozen=True)
 class ProfileView:
-    """Machine, time and experiments of one profile's results; `missing` says what was not finished."""
+    """Machine, time and experiments of one profile's results.
+
+    `missing` says what was not finished, `again` which jobs were measured again and how that came out.
+    """
 
     name: str
     command: str
@@ -193,6 +196,7 @@ class ProfileView:
     work: str
     memory: str
     missing: str
+    again: str
     origins: tuple[Origin, ...]
 
     @property

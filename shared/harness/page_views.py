@@ -39,6 +39,7 @@ from grpo_replications.shared.harness.verdicts import (
     REPRODUCED,
     VERDICTS,
 )
+from grpo_replications.shared.harness.verification import measured_again
 from grpo_replications.shared.statistics.states import FAILS, HOLDS, UNDECIDED
 
 GROUPS = {
@@ -304,6 +305,7 @@ def profile_view(slug: str, one: ProfileResults) -> ProfileView:
         work=duration(seconds) if experiments else "",
         memory=f"{memory:g} GiB" if memory else "",
         missing=missing,
+        again=measured_again(one.directory),
         origins=tuple(origins),
     )
 

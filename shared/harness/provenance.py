@@ -100,6 +100,7 @@ def machine() -> dict[str, Any]:
     """CPU model, usable cores, memory and GPUs of this machine, and its system; no name and no address."""
     return {
         "cpu": cpu_model(),
+        "instructions": vector_instructions(),
         "cores": usable_cores(),
         "memory_gib": _memory_gib(),
         "gpus": gpus(),
@@ -168,3 +169,27 @@ def _output(*command: str, good: tuple[int, ...] = (0,)) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return result.stdout if result.returncode in good else None
+
+
+def vector_instructions() -> str:
+    """The widest vector instructions of this processor, which decide how it rounds sums; empty where unknown.
+
+    Processors of one name, such as "AMD EPYC", may differ in them.
+    """
+    names = {"amx_tile": "AMX", "avx512f": "AVX-512", "avx2": "AVX2", "avx": "AVX", "sve": "SVE", "asimd": "NEON"}
+    return next((name for flag, name in names.items() if flag in _cpu_flags()), "")
+
+
+def computes_in_16_bits() -> bool:
+    """Whether this processor has instructions for bfloat16; True where the system does not say."""
+    return not _cpu_flags() or bool(_cpu_flags() & {"avx512_bf16", "avx_ne_convert", "amx_bf16", "bf16"})
+
+
+@lru_cache(maxsize=1)
+def _cpu_flags() -> frozenset[str]:
+    """What the processor can do, in the system's words; nothing where it does not say."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return frozenset()
+    return frozenset(flag for line in lines if line.lower().startswith(("flags", "features")) for flag in line.split())

@@ -28,6 +28,7 @@ from grpo_replications.shared.harness.rendering import (
     to_markdown,
 )
 from grpo_replications.shared.harness.verdicts import CONDITIONAL, NOT_RUN
+from grpo_replications.shared.harness.verification import measured_again
 
 PICTURES = ("full", "quick", "gpu", "paper")  # whose figure the front page shows
 
@@ -61,8 +62,9 @@ def update_readmes(papers: Sequence[Paper], outcomes: dict[str, list[ClaimOutcom
         if own:
             page = paper.directory / "README.md"
             update_marked_block(page, f"headlines-{paper.slug}", headlines(own))
+            blocks = [*page_blocks(own, paper.slug), *verified(paper, results)]
             for name in ("findings", "claims"):
-                update_marked_block(page, f"{name}-{paper.slug}", to_markdown(page_blocks(own, paper.slug)))
+                update_marked_block(page, f"{name}-{paper.slug}", to_markdown(blocks))
 
 
 def update_marked_block(path: Path, name: str, text: str) -> bool:
@@ -144,6 +146,12 @@ def page_blocks(outcomes: Sequence[ClaimOutcome], slug: str) -> list[Block]:
     blocks.append(Paragraph(counts_line(outcomes)))
     blocks.append(Details("How each claim was tested, in whose setting, and the command", [_tests(outcomes, slug)]))
     return blocks
+
+
+def verified(paper: Paper, results: Path) -> list[Block]:
+    """A paragraph for each profile of which jobs were measured again: which, where, and how that came out."""
+    lines = {profile: measured_again(results / paper.name / profile) for profile in paper.profiles}
+    return [Paragraph(f"Profile `{profile}`. {line}") for profile, line in lines.items() if line]
 
 
 def _page_row(one: ClaimOutcome, lines: Sequence[CheckLine]) -> list[str]:

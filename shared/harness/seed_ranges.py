@@ -30,3 +30,9 @@ def seed_range(value: int | str, where: str = "seeds") -> range:
 def written_range(seeds: range) -> str:
     """`0-15`; `3` for a single seed."""
     return f"{seeds.start}-{seeds.stop - 1}" if len(seeds) > 1 else str(seeds.start)
+
+
+def read_range(written: str) -> range:
+    """The seeds that `written_range` has written; ValueError for anything else."""
+    first, _, last = written.partition("-")
+    return range(int(first), int(last or first) + 1)

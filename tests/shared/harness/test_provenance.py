@@ -108,5 +108,5 @@ def test_a_paper_outside_the_suite_is_part_of_its_source(checkout: Path, tmp_pat
 
 def test_the_machine_is_described_without_its_name() -> None:
     described = machine()
-    assert set(described) == {"cpu", "cores", "memory_gib", "gpus", "system", "python"}
+    assert set(described) == {"cpu", "instructions", "cores", "memory_gib", "gpus", "system", "python"}
     assert described["cores"] >= 1 and "numpy" in package_versions()
