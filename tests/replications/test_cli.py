@@ -118,7 +118,7 @@ def test_an_unreachable_hub_stops_at_once_with_its_message(replicate: Run, toy: 
         (["run", "toy"], "There is no paper 'toy'; there are: toy-paper."),
         (["run", "toy-paper", "--profile", "quik"], "its profiles are: quick, smoke, full, gpu."),
         (["run", "toy-paper", "--only", "x"], "No experiment of profile 'quick' is called 'x'"),
-        (["run", "toy-paper", "--seeds", "0"], "seeds must be at least 1, not 0."),
+        (["run", "toy-paper", "--seeds", "0"], "seeds: write a number of seeds of at least 1"),
         (["run", "toy-paper", "--executor", "slurm"], "--executor must be one of local, ray"),
         (["verdicts"], "Nothing has been measured yet"),
         (["figures", "toy-paper", "--profile", "x"], "no profile 'x'"),
