@@ -22,9 +22,9 @@ from trl import GRPOConfig
 
 from grpo_replications.shared import live, tracking
 from grpo_replications.shared.models import catalog
+from grpo_replications.shared.saved_runs import newest_checkpoint
 from grpo_replications.shared.training.checkpoints import (
     add_observation,
-    newest_checkpoint,
     output_directory,
     read_observations,
     restore_finished,

@@ -16,7 +16,7 @@ from grpo_replications.shared.harness.papers import Paper
 from grpo_replications.shared.models.stand_ins import kind_of
 
 ROOT = Path(__file__).parents[2]
-DERIVED = {"gradient_accumulation_steps", "processes", "use_vllm"}
+DERIVED = {"gradient_accumulation_steps", "processes", "use_vllm", "precision"}
 
 
 def test_sizes_shrink_by_one_rule_and_every_other_setting_is_the_papers() -> None:
