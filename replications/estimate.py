@@ -169,7 +169,8 @@ def _evaluations(settings: Any, length: int, steps: int, methods: int, trained: 
 
         problems = [BENCHMARKS[name].problems if name in BENCHMARKS else 500 for name in names]
         batches = sum(math.ceil(number * settings.eval_samples / batch) for number in problems)
-        yield cost.Decoding(methods * batches, batch, settings.eval_max_new_tokens)
+        vllm = settings.eval_engine == "vllm"
+        yield cost.Decoding(methods * batches, batch, settings.eval_max_new_tokens, vllm)
 
 
 def show_estimate(

@@ -16,17 +16,28 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.models.settings import BenchmarkSettings
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
 LEAST_TEMPERATURE, LARGEST_TEMPERATURE = 0.01, 2.0  # vLLM raises a lower one to the first and refuses a higher one
 SHARE_OF_FREE = 0.9  # of the GPU's free memory that vLLM may take
+
+
+def vllm_problem(asked: str, otherwise: str) -> str | None:
+    """A sentence where this machine cannot do by vLLM what was `asked`; None where it can."""
+    if importlib.util.find_spec("vllm") is None:
+        return f"{asked}, but vLLM is not installed: pip install 'trl[vllm]' (a GPU is needed), or {otherwise}."
+    if not has_gpu():
+        return f"{asked}, but torch finds no GPU here: run it where there is one, or {otherwise}."
+    return None
 
 
 def check_engine(settings: BenchmarkSettings, processes: int = 1) -> None:
@@ -34,12 +45,9 @@ def check_engine(settings: BenchmarkSettings, processes: int = 1) -> None:
     if settings.eval_engine != "vllm":
         return
     asked, otherwise = 'eval_engine = "vllm"', 'set eval_engine = "transformers"'
-    if importlib.util.find_spec("vllm") is None:
-        raise ReplicationError(
-            f"{asked}, but vLLM is not installed: pip install 'trl[vllm]' (a GPU is needed), or {otherwise}."
-        )
-    if not has_gpu():
-        raise ReplicationError(f"{asked}, but torch finds no GPU here: run it where there is one, or {otherwise}.")
+    problem = vllm_problem(asked, otherwise)
+    if problem:
+        raise ReplicationError(problem)
     if processes > 1:
         raise ReplicationError(
             f"{asked} decodes in one process, and processes = {processes}: set processes to 1, or {otherwise}."

@@ -103,7 +103,7 @@ def test_table2_by_vllm_has_the_rows_of_transformers(
     problems: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engines = fake_vllm.install(monkeypatch)
-    greedy = {"method": "grpo", "eval_samples": 1, "eval_temperature": 0.0}
+    greedy = {"eval_samples": 1, "eval_temperature": 0.0}
     own, by_vllm = (
         table2.table2(table2_settings(problems, **greedy, eval_engine=engine), 0, JobContext(tmp_path / engine))
         for engine in ("transformers", "vllm")
