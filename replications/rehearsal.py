@@ -45,25 +45,32 @@ from grpo_replications.shared.sources import DATA
 ENDING = "-rehearsal"
 MARK = "REHEARSAL: stand-in models, no results"
 STAND_INS = "stand-ins"
-SEEDS = 2  # where benchmarks are measured, the fewest that have an interval over runs; elsewhere one
+SEEDS = 2  # of the first setting where benchmarks are measured, the fewest that have an interval over runs; else one
 SIZES = (
     *("steps", "rollouts", "window", "last", "eval_every", "save_every", "prompts_per_step", "group_size"),
     *("max_new_tokens", "eval_max_new_tokens", "train_size", "validation_size", "eval_batch_size"),
+    *("prompts", "reference_samples", "fresh_samples", "scored_samples", "score_batch", "sketch_rank", "max_rows"),
+    "group_sizes",
 )
 ROWS = ("model", "method", "beta")  # settings of which every combination is rehearsed; of the others the first
 KILLED_WORKER = "ignore:resource_tracker:UserWarning"
 """A filter of warnings for the processes that remove what the killed worker left: they would warn that it left some."""
 RULE = (
     f"{', '.join(SIZES)}: the fourth root of the profile's value, rounded up; micro-batches as large as in the "
-    f"profile; {SEEDS} seeds where benchmarks are measured, else one; of an experiment's cells one for each "
-    f"{', '.join(ROWS)}; one process; without a GPU no vLLM, and float32 in all but an experiment's first cell; "
-    "nothing that trains no model"
+    f"profile; of an experiment's settings one for each {', '.join(ROWS)}, {SEEDS} seeds of the first where benchmarks "
+    "are measured and one of the others; one process; without a GPU no vLLM, and float32 in all but an experiment's "
+    "last setting; nothing that trains no model"
 )
 
 
 def root(value: int) -> int:
     """The fourth root of a size, rounded up."""
     return math.ceil(round(value ** (1 / 4), 9))
+
+
+def smaller(size: int | list[int]) -> int | list[int]:
+    """A size by the rule, or a list of sizes, of which equal ones are one."""
+    return sorted({root(one) for one in size}) if isinstance(size, list) else root(size)
 
 
 @dataclass(frozen=True)
@@ -93,29 +100,30 @@ def shrunk(paper: Paper, profile: Profile, name: str, left_out: tuple[str, ...] 
         if plan.experiment in left_out or not all(hasattr(settings, "group_size") for _, settings in parsed):
             continue
         if all(getattr(settings, "model", None) for _, settings in parsed):
-            chosen = tuple(_shrunk(cell, settings, place == 0) for place, (cell, settings) in enumerate(parsed))
-            seeds = SEEDS if all(hasattr(settings, "benchmarks") for _, settings in parsed) else 1
-            plans[plan.experiment] = replace(plan, seeds=seeds, workers=1, cells=chosen, cell_seeds=())
+            last = len(parsed) - 1
+            chosen = tuple(_shrunk(cell, settings, place == last) for place, (cell, settings) in enumerate(parsed))
+            first = SEEDS if all(hasattr(settings, "benchmarks") for _, settings in parsed) else 1
+            seeds = (first, *[1] * last)
+            plans[plan.experiment] = replace(plan, seeds=first, workers=1, cells=chosen, cell_seeds=seeds)
     if not plans:
         raise ReplicationError(f"Nothing of profile {profile.name} can be rehearsed: no experiment trains a model.")
     return Profile(name, f"{MARK}. Every step of profile {profile.name} in miniature", None, "hub", plans)
 
 
-def _shrunk(cell: dict[str, Any], settings: Any, first: bool) -> dict[str, Any]:
-    """A cell with its sizes shrunk and its micro-batch as it was; `first` of its experiment: in its own precision.
+def _shrunk(cell: dict[str, Any], settings: Any, last: bool) -> dict[str, Any]:
+    """A cell with its sizes shrunk and its micro-batch as it was; the last of its experiment in its own precision.
 
     A processor without arithmetic in 16 bits takes four times as long for bfloat16, so one cell has to do.
     """
     import torch
 
-    small = {key: root(cell[key]) if isinstance(cell.get(key), int) and cell[key] else cell.get(key) for key in SIZES}
-    changed = {**cell, **{key: value for key, value in small.items() if value is not None}}
+    changed = {**cell, **{key: smaller(cell[key]) for key in SIZES if cell.get(key)}}
     if hasattr(settings, "processes"):
         changed["processes"] = 1
     if not torch.cuda.is_available():
         changed |= {"use_vllm": False} if cell.get("use_vllm") else {}
         changed |= {"eval_engine": "transformers"} if "eval_engine" in cell else {}
-        changed |= {"precision": "float32"} if "precision" in cell and not first else {}
+        changed |= {"precision": "float32"} if "precision" in cell and not last else {}
     if changed.get("save_every"):
         window = _window(settings)
         changed["save_every"] = window * math.ceil(changed["save_every"] / window)
