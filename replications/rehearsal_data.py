@@ -29,6 +29,9 @@ def make_stand_ins(needs: Needs, directory: Path, root: Any, message: str = "", 
     the problems it is what the tokenizers are trained on, so that a prompt is about as many tokens as it has words.
     `solvers`: the models that are trained on puzzles, which are taught the form of an answer to them.
     """
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()  # of every model that is written
     directory.mkdir(parents=True, exist_ok=True)
     problems, puzzles = _problems(), []
     for name in needs.datasets:

@@ -22,7 +22,7 @@ def knights_and_knaves(frame: pd.DataFrame) -> pd.DataFrame | None:
     """Rows model, method and people (or their mean): strict accuracy, its interval over runs, and the printed mean."""
     lines = []
     for model, own in _by_model(frame, KK):
-        for method, rows in own.groupby("method", sort=False):
+        for method, rows in sorted(own.groupby("method"), key=lambda one: one[0] != BASELINE):
             people = sorted(name for name in set(rows["metric"]) if name.startswith("final_people_"))
             printed = _printed(frame, KK_PRINTED.format(size=SIZES.get(model, ""), method=method))
             for metric in [*people, "kk_accuracy"]:
