@@ -17,7 +17,7 @@ from grpo_replications.replications.__main__ import main
 from grpo_replications.replications.gpu_check_parts import Line, Place, at_least, at_most
 from grpo_replications.shared.errors import ReplicationError
 
-MINIATURE = ("gpu-check", "--device", "cpu", "--miniature")
+MINIATURE = ("gpu-check", "--device", "cpu", "--miniature", "--minutes", "1000")  # however busy the machine is
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="this process sees a GPU, which the CPU check hides")
 
 
