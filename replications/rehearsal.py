@@ -49,17 +49,17 @@ SEEDS = 2  # of the first setting where benchmarks are measured, the fewest that
 SIZES = (
     *("steps", "rollouts", "window", "last", "eval_every", "save_every", "prompts_per_step", "group_size"),
     *("max_new_tokens", "eval_max_new_tokens", "train_size", "validation_size", "eval_batch_size"),
-    *("prompts", "reference_samples", "fresh_samples", "scored_samples", "score_batch", "sketch_rank", "max_rows"),
-    "group_sizes",
+    *("prompts", "score_batch", "sketch_rank", "max_rows", "group_sizes"),
 )
+SAMPLES = ("reference_samples", "fresh_samples", "scored_samples")  # which have to hold several groups
 ROWS = ("model", "method", "beta")  # settings of which every combination is rehearsed; of the others the first
 KILLED_WORKER = "ignore:resource_tracker:UserWarning"
 """A filter of warnings for the processes that remove what the killed worker left: they would warn that it left some."""
 RULE = (
-    f"{', '.join(SIZES)}: the fourth root of the profile's value, rounded up; micro-batches as large as in the "
-    f"profile; of an experiment's settings one for each {', '.join(ROWS)}, {SEEDS} seeds of the first where benchmarks "
-    "are measured and one of the others; one process; without a GPU no vLLM, and float32 in all but an experiment's "
-    "last setting; nothing that trains no model"
+    f"{', '.join(SIZES)}: the fourth root of the profile's value, rounded up ({', '.join(SAMPLES)}: the square root); "
+    f"micro-batches as large as in the profile; of an experiment's settings one for each {', '.join(ROWS)}, {SEEDS} seeds "
+    "of the first where benchmarks are measured and one of the others; one process; without a GPU no vLLM, and float32 "
+    "in all but an experiment's last setting; nothing that trains no model"
 )
 
 
@@ -118,6 +118,7 @@ def _shrunk(cell: dict[str, Any], settings: Any, last: bool) -> dict[str, Any]:
     import torch
 
     changed = {**cell, **{key: smaller(cell[key]) for key in SIZES if cell.get(key)}}
+    changed |= {key: math.isqrt(cell[key] - 1) + 1 for key in SAMPLES if cell.get(key)}
     if hasattr(settings, "processes"):
         changed["processes"] = 1
     if not torch.cuda.is_available():

@@ -10,7 +10,7 @@ import pytest
 
 from grpo_replications.replications import rehearsal
 from grpo_replications.replications.__main__ import main
-from grpo_replications.replications.rehearsal import ENDING, MARK, SIZES, RehearsedPaper, root, shrunk, smaller
+from grpo_replications.replications.rehearsal import ENDING, MARK, SAMPLES, SIZES, RehearsedPaper, root, shrunk, smaller
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.harness.papers import Paper
 from grpo_replications.shared.models.stand_ins import kind_of
@@ -39,7 +39,7 @@ def test_sizes_shrink_by_one_rule_and_every_other_setting_is_the_papers() -> Non
 
 
 def _kept(cell: dict) -> dict:
-    return {key: value for key, value in cell.items() if key not in (*SIZES, *DERIVED)}
+    return {key: value for key, value in cell.items() if key not in (*SIZES, *SAMPLES, *DERIVED)}
 
 
 def test_a_rehearsal_has_a_profile_that_no_other_command_knows() -> None:
