@@ -57,9 +57,9 @@ KILLED_WORKER = "ignore:resource_tracker:UserWarning"
 """A filter of warnings for the processes that remove what the killed worker left: they would warn that it left some."""
 RULE = (
     f"{', '.join(SIZES)}: the fourth root of the profile's value, rounded up ({', '.join(SAMPLES)}: the square root); "
-    f"micro-batches as large as in the profile; of an experiment's settings one for each {', '.join(ROWS)}, {SEEDS} seeds "
-    "of the first where benchmarks are measured and one of the others; one process; without a GPU no vLLM, and float32 "
-    "in all but an experiment's last setting; nothing that trains no model"
+    f"micro-batches as large as in the profile; of an experiment's settings one for each {', '.join(ROWS)}, {SEEDS} "
+    "seeds of the first where benchmarks are measured and one of the others; one process; without a GPU no vLLM, and "
+    "float32 in all but an experiment's last setting; nothing that trains no model"
 )
 
 
