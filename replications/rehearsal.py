@@ -58,8 +58,8 @@ KILLED_WORKER = "ignore:resource_tracker:UserWarning"
 RULE = (
     f"{', '.join(SIZES)}: the fourth root of the profile's value, rounded up ({', '.join(SAMPLES)}: the square root); "
     f"micro-batches as large as in the profile; of an experiment's settings one for each {', '.join(ROWS)}, {SEEDS} "
-    "seeds of the first where benchmarks are measured and one of the others; one process; without a GPU no vLLM, and "
-    "float32 in all but an experiment's last setting; nothing that trains no model"
+    "seeds of the first where benchmarks are measured and one of the others; one process; vLLM where there is one; "
+    "without a GPU float32 in all but an experiment's last setting; nothing that trains no model"
 )
 
 
@@ -115,16 +115,17 @@ def _shrunk(cell: dict[str, Any], settings: Any, last: bool) -> dict[str, Any]:
 
     A processor without arithmetic in 16 bits takes four times as long for bfloat16, so one cell has to do.
     """
-    import torch
+    from grpo_replications.shared.models.vllm_engine import has_gpu, vllm_problem
 
     changed = {**cell, **{key: smaller(cell[key]) for key in SIZES if cell.get(key)}}
     changed |= {key: math.isqrt(cell[key] - 1) + 1 for key in SAMPLES if cell.get(key)}
     if hasattr(settings, "processes"):
         changed["processes"] = 1
-    if not torch.cuda.is_available():
+    if vllm_problem("a rehearsal", "nothing"):
         changed |= {"use_vllm": False} if cell.get("use_vllm") else {}
         changed |= {"eval_engine": "transformers"} if "eval_engine" in cell else {}
-        changed |= {"precision": "float32"} if "precision" in cell and not last else {}
+    if "precision" in cell and not last and not has_gpu():
+        changed["precision"] = "float32"
     if changed.get("save_every"):
         window = _window(settings)
         changed["save_every"] = window * math.ceil(changed["save_every"] / window)
