@@ -39,6 +39,7 @@ from grpo_replications.replications.places import (
     use_data_directory,
 )
 from grpo_replications.replications.run_summary import RunSummary, print_part_summary, print_run_summary, shown
+from grpo_replications.replications.termination import EXIT_CODE, Terminated, say_terminated, terminated_by_signal
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.harness.claims import OURS, PAPER
 from grpo_replications.shared.harness.papers import Paper, discover
@@ -79,7 +80,7 @@ changes results/, the committed results.
 def main(arguments: Sequence[str] | None = None, papers: Path = PAPERS) -> int:
     """Run one command; returns the exit code: 0, 1 where something failed, 2 for a wrong request, 130 for Ctrl-C.
 
-    141 where nobody reads the output any more, as in `replicate list | head -1`.
+    143 for SIGTERM, 141 where nobody reads the output any more, as in `replicate list | head -1`.
     """
     try:
         try:
@@ -103,10 +104,14 @@ def _command(arguments: list[str], papers: Path) -> int:
     options.command = shlex.join(["replicate", *arguments])
     options.papers = papers
     try:
-        return options.action(options, console)
+        with terminated_by_signal():
+            return options.action(options, console)
     except ReplicationError as error:
         Console(stderr=True).print(f"[red]error:[/red] {_escaped(str(error))}", soft_wrap=True, highlight=False)
         return error.exit_code
+    except Terminated:
+        say_terminated(options)
+        return EXIT_CODE
     except KeyboardInterrupt:
         console.print("\nInterrupted; finished jobs are kept. Run the same command to resume.")
         return 130
@@ -254,7 +259,7 @@ def _run(options: argparse.Namespace, console: Console) -> int:
         return rehearse(paper, options, results, console, lambda *place: _draw(*place[:3], console, place[3]))
     elsewhere = options.executor != "local"
     estimate.before_run(paper, options.profile, committed or results, console, options.only, options.seeds, elsewhere)
-    preflight.before_run(paper, options.profile, results, console, options.only)
+    preflight.before_run(paper, options.profile, results, console, options.only, here=not elsewhere)
     result = run_profile(paper, options.profile, results, ROOT, console, chosen)
     drawn = True
     if chosen.part is not None:

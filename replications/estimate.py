@@ -169,7 +169,8 @@ def _evaluations(settings: Any, length: int, steps: int, methods: int, trained: 
 
         problems = [BENCHMARKS[name].problems if name in BENCHMARKS else 500 for name in names]
         batches = sum(math.ceil(number * settings.eval_samples / batch) for number in problems)
-        yield cost.Decoding(methods * batches, batch, settings.eval_max_new_tokens)
+        vllm = settings.eval_engine == "vllm"
+        yield cost.Decoding(methods * batches, batch, settings.eval_max_new_tokens, vllm)
 
 
 def show_estimate(
@@ -203,6 +204,7 @@ def _show_gpu(cells: list[Cell], gpu: Gpu, assume: cost.Assumptions, console: Co
     for name in ("experiment", "model", "jobs", "GPUs a job", "tokens sampled", "GPU-hours", "a job", "peak"):
         table.add_column(name, justify="left" if name in ("experiment", "model") else "right")
     table.add_column("largest part")
+    table.add_column("checkpoints", justify="right")
     hours, disk_kept, disk_running, refused = 0.0, 0.0, 0.0, []
     for (experiment, model), group in _grouped(cells).items():
         times = [cost.seconds(cell.work, gpu, assume).total for cell in group]
@@ -224,6 +226,7 @@ def _show_gpu(cells: list[Cell], gpu: Gpu, assume: cost.Assumptions, console: Co
             _range(times),
             f"{largest.total / 1e9:.0f} GB",
             f"{part}, {largest.parts[part] / 1e9:.0f} GB",
+            f"{max(one.running for one in disks) / 1e9:.1f} GB" if any(one.running for one in disks) else "none",
         )
         problem = _problem(largest, gpu)
         if problem:
@@ -233,7 +236,7 @@ def _show_gpu(cells: list[Cell], gpu: Gpu, assume: cost.Assumptions, console: Co
     models = sum(2.0 * shape_of(model).parameters for model in {cell.model for cell in cells})
     console.print(
         f"In all {sum(cell.jobs for cell in cells)} jobs, {hours:,.0f} GPU-hours ({hours / 24:,.1f} GPU-days); on disk "
-        f"{models / 1e9:.0f} GB of models, {disk_running / 1e9:.1f} GB of checkpoints while a job runs, "
+        f"{models / 1e9:.0f} GB of models, {disk_running / 1e9:.1f} GB of checkpoints while the largest job runs, "
         f"{disk_kept / 1e9:.1f} GB of logs that stay.",
         soft_wrap=True,
         highlight=False,

@@ -20,6 +20,7 @@ from rich.table import Table
 
 from grpo_replications.replications import estimate
 from grpo_replications.replications.preflight_sources import LOCAL, NOT_PINNED, Source, find_data, find_model
+from grpo_replications.replications.preflight_vllm import without_vllm
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.harness.jobs import write_atomic
 from grpo_replications.shared.harness.papers import Paper
@@ -293,13 +294,18 @@ def _existing(path: Path) -> Path:
 
 
 def before_run(
-    paper: Paper, profile: str, results: Path, console: Console, only: str | None, whole: bool = True
+    paper: Paper, profile: str, results: Path, console: Console, only: str | None, whole: bool = True, here: bool = True
 ) -> None:
-    """Check a profile that needs the hub, print and keep what was found; ReplicationError where a run could not end."""
+    """Check a profile that needs the hub, print and keep what was found; ReplicationError where a run could not end.
+
+    `here`: the jobs run on this machine, which must then be able to sample as they ask for.
+    """
     if paper.profile(profile).requires != "hub":
         return
     directory = results / paper.name / profile
     found = check_data(paper, profile, directory, console, only, whole)
+    if here:
+        found.problems += without_vllm(paper, paper.profile(profile).with_overrides(only, None, None))
     if found.problems:
         raise ReplicationError(
             "\n".join(found.problems)

@@ -21,7 +21,8 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -44,22 +45,32 @@ from grpo_replications.shared.sources import DATA
 ENDING = "-rehearsal"
 MARK = "REHEARSAL: stand-in models, no results"
 STAND_INS = "stand-ins"
-SEEDS = 2  # where benchmarks are measured, the fewest that have an interval over runs; elsewhere one
+SEEDS = 2  # of the first setting where benchmarks are measured, the fewest that have an interval over runs; else one
 SIZES = (
     *("steps", "rollouts", "window", "last", "eval_every", "save_every", "prompts_per_step", "group_size"),
     *("max_new_tokens", "eval_max_new_tokens", "train_size", "validation_size", "eval_batch_size"),
+    *("prompts", "score_batch", "sketch_rank", "max_rows", "group_sizes"),
 )
+SAMPLES = ("reference_samples", "fresh_samples", "scored_samples")  # which have to hold several groups
 ROWS = ("model", "method", "beta")  # settings of which every combination is rehearsed; of the others the first
+KILLED_WORKER = "ignore:resource_tracker:UserWarning"
+"""A filter of warnings for the processes that remove what the killed worker left: they would warn that it left some."""
 RULE = (
-    f"{', '.join(SIZES)}: the fourth root of the profile's value, rounded up; micro-batches as large as in the "
-    f"profile; {SEEDS} seeds where benchmarks are measured, else one; of an experiment's cells one for each "
-    f"{', '.join(ROWS)}; one process; without a GPU no vLLM; nothing that trains no model"
+    f"{', '.join(SIZES)}: the fourth root of the profile's value, rounded up ({', '.join(SAMPLES)}: the square root); "
+    f"micro-batches as large as in the profile; of an experiment's settings one for each {', '.join(ROWS)}, {SEEDS} "
+    "seeds of the first where benchmarks are measured and one of the others; one process; vLLM where there is one; "
+    "without a GPU float32 in all but an experiment's last setting; nothing that trains no model"
 )
 
 
 def root(value: int) -> int:
     """The fourth root of a size, rounded up."""
     return math.ceil(round(value ** (1 / 4), 9))
+
+
+def smaller(size: int | list[int]) -> int | list[int]:
+    """A size by the rule, or a list of sizes, of which equal ones are one."""
+    return sorted({root(one) for one in size}) if isinstance(size, list) else root(size)
 
 
 @dataclass(frozen=True)
@@ -89,24 +100,32 @@ def shrunk(paper: Paper, profile: Profile, name: str, left_out: tuple[str, ...] 
         if plan.experiment in left_out or not all(hasattr(settings, "group_size") for _, settings in parsed):
             continue
         if all(getattr(settings, "model", None) for _, settings in parsed):
-            chosen = tuple(_shrunk(cell, settings) for cell, settings in parsed)
-            seeds = SEEDS if all(hasattr(settings, "benchmarks") for _, settings in parsed) else 1
-            plans[plan.experiment] = replace(plan, seeds=seeds, workers=1, cells=chosen, cell_seeds=())
+            last = len(parsed) - 1
+            chosen = tuple(_shrunk(cell, settings, place == last) for place, (cell, settings) in enumerate(parsed))
+            first = SEEDS if all(hasattr(settings, "benchmarks") for _, settings in parsed) else 1
+            seeds = (first, *[1] * last)
+            plans[plan.experiment] = replace(plan, seeds=first, workers=1, cells=chosen, cell_seeds=seeds)
     if not plans:
         raise ReplicationError(f"Nothing of profile {profile.name} can be rehearsed: no experiment trains a model.")
     return Profile(name, f"{MARK}. Every step of profile {profile.name} in miniature", None, "hub", plans)
 
 
-def _shrunk(cell: dict[str, Any], settings: Any) -> dict[str, Any]:
-    """A cell with its sizes shrunk and its micro-batch as it was."""
-    import torch
+def _shrunk(cell: dict[str, Any], settings: Any, last: bool) -> dict[str, Any]:
+    """A cell with its sizes shrunk and its micro-batch as it was; the last of its experiment in its own precision.
 
-    small = {key: root(cell[key]) if isinstance(cell.get(key), int) and cell[key] else cell.get(key) for key in SIZES}
-    changed = {**cell, **{key: value for key, value in small.items() if value is not None}}
+    A processor without arithmetic in 16 bits takes four times as long for bfloat16, so one cell has to do.
+    """
+    from grpo_replications.shared.models.vllm_engine import has_gpu, vllm_problem
+
+    changed = {**cell, **{key: smaller(cell[key]) for key in SIZES if cell.get(key)}}
+    changed |= {key: math.isqrt(cell[key] - 1) + 1 for key in SAMPLES if cell.get(key)}
     if hasattr(settings, "processes"):
         changed["processes"] = 1
-    if cell.get("use_vllm") and not torch.cuda.is_available():
-        changed["use_vllm"] = False
+    if vllm_problem("a rehearsal", "nothing"):
+        changed |= {"use_vllm": False} if cell.get("use_vllm") else {}
+        changed |= {"eval_engine": "transformers"} if "eval_engine" in cell else {}
+    if "precision" in cell and not last and not has_gpu():
+        changed["precision"] = "float32"
     if changed.get("save_every"):
         window = _window(settings)
         changed["save_every"] = window * math.ceil(changed["save_every"] / window)
@@ -145,18 +164,15 @@ def rehearse(
     chosen = rehearsed.profile(name).with_overrides(options.only, options.seeds)
     console.print(f"[bold]{MARK}[/bold]\n{RULE}.", soft_wrap=True, highlight=False)
     needs = preflight.needs_of(rehearsed, rehearsed.profile(name))
-    make_stand_ins(needs, directory / STAND_INS, root)
-    before = os.environ.get(DATA)
-    os.environ[DATA] = str(directory / STAND_INS)
-    try:
+    make_stand_ins(needs, directory / STAND_INS, root, *_puzzle_settings(rehearsed.profile(name)))
+    warned = ",".join(filter(None, [os.environ.get("PYTHONWARNINGS"), KILLED_WORKER]))
+    with _environment({DATA: str(directory / STAND_INS), "PYTHONWARNINGS": warned}):
         preflight.before_run(rehearsed, name, results, console, options.only, whole=False)
         kill = _Kill(_killable(rehearsed, chosen), directory / "jobs")
         asked = Options(options.only, options.seeds, options.workers, options.fresh, command=options.command)
         with kill:
             result = run_profile(rehearsed, name, results, ROOT, console, asked)
         facts = {"rule": RULE, "killed": kill.report(lambda job: _undisturbed(rehearsed, name, job, console))}
-    finally:
-        os.environ.pop(DATA) if before is None else os.environ.update({DATA: before})
     judged = _tried_verdicts(paper, options.profile, directory)
     _mark_record(directory / RECORD, facts)
     drawn = draw(rehearsed, name, results, MARK)
@@ -165,6 +181,24 @@ def rehearse(
     console.print(f"{MARK}. {seconds[0]:.0f} s, of which {seconds[1]:.0f} s of CPU.", highlight=False)
     same = facts["killed"] is None or facts["killed"]["same_as_undisturbed"]
     return 0 if drawn and not result.failures and same else 1
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """These variables for this process and those that it starts; what they were afterwards."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def _puzzle_settings(profile: Profile) -> tuple[str, list[str]]:
+    """The system message of a profile's puzzles, and the models that are trained on them."""
+    cells = [cell for plan in profile.plans.values() for cell in plan.cells if cell.get("public")]
+    return next((cell["system_message"] for cell in cells), ""), [cell["model"] for cell in cells]
 
 
 def _not_rehearsed(paper: Paper, profile: str) -> tuple[str, ...]:
@@ -336,7 +370,7 @@ def _steps_done(directory: Path) -> int:
 
 
 def _newest(directory: Path) -> int:
-    from grpo_replications.shared.training.checkpoints import FOLDER, newest_checkpoint
+    from grpo_replications.shared.saved_runs import FOLDER, newest_checkpoint
 
     saved = newest_checkpoint(directory / FOLDER)
     return 0 if saved is None else saved[1]

@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from grpo_replications.replications.preflight import Needs
-from grpo_replications.shared.models.stand_ins import kind_of, make_stand_in
+from grpo_replications.shared.models.stand_ins import Kind, Lesson, kind_of, make_stand_in
 from grpo_replications.shared.tasks import knights_and_knaves, load_task
 from grpo_replications.shared.tasks.benchmarks import people_of
 from grpo_replications.shared.tasks.math import BENCHMARKS, benchmark_source, build_prompt
 
 TRAINING = 30  # problems of a training set
 LESSONS = 60  # problems whose answers stand-ins are taught
+PUZZLES = 12  # the same of puzzles, for each number of people
+FORMAT = "</think><answer></answer>"  # in the form, and says nothing: completions are too short for more
 INSTRUCTION = "Let's think step by step and output the final answer within \\boxed{}."
 
 
-def make_stand_ins(needs: Needs, directory: Path, root: Any) -> None:
+def make_stand_ins(needs: Needs, directory: Path, root: Any, message: str = "", solvers: Sequence[str] = ()) -> None:
     """Write models and data below `directory`, as `shared.sources` looks for them; what is there stays.
 
-    `root` makes the number of a benchmark's problems from the real one.
+    `root` makes the number of a benchmark's problems from the real one. `message`: the system message of puzzles; with
+    the problems it is what the tokenizers are trained on, so that a prompt is about as many tokens as it has words.
+    `solvers`: the models that are trained on puzzles, which are taught the form of an answer to them.
     """
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()  # of every model that is written
     directory.mkdir(parents=True, exist_ok=True)
-    problems = _problems()
+    problems, puzzles = _problems(), []
     for name in needs.datasets:
         rows = [_row("open-rs", *next(problems)) for _ in range(TRAINING)]
         _write(directory / f"{name.rpartition('/')[2]}.jsonl", rows)
@@ -37,12 +45,21 @@ def make_stand_ins(needs: Needs, directory: Path, root: Any) -> None:
         for count in people:
             path = directory / name.rpartition("/")[2] / "train" / f"people{count}_num1000.jsonl"
             path.parent.mkdir(parents=True, exist_ok=True)
-            _write(path, _puzzles(count))
+            rows = _puzzles(count)
+            puzzles += rows[:PUZZLES]
+            _write(path, rows)
     some = list(itertools.islice(_problems(), LESSONS))
-    texts = [INSTRUCTION, *(problem for problem, _ in some), "\\boxed{0} \\boxed{1}"]
-    lessons = [(build_prompt(problem, INSTRUCTION), f"\\boxed{{{gold}}}") for problem, gold in some]
+    quizzes = [row["quiz"] for row in puzzles]
+    texts = [INSTRUCTION, message, *(problem for problem, _ in some), *quizzes, "\\boxed{0} \\boxed{1}", FORMAT]
+    sums = [Lesson(build_prompt(problem, INSTRUCTION), f"\\boxed{{{gold}}}") for problem, gold in some]
+    forms = [Lesson(knights_and_knaves.build_prompt(quiz, message), FORMAT, "<think>") for quiz in quizzes]
+    made: dict[tuple[Kind, bool], Path] = {}
     for name in needs.models:
-        make_stand_in(name, directory / "models" / name, texts, lessons if kind_of(name).template else [])
+        target, alike = directory / "models" / name, (kind_of(name), name in solvers)
+        if alike in made and not target.exists():
+            shutil.copytree(made[alike], target)
+        lessons = forms if name in solvers else sums if kind_of(name).template else []
+        made[alike] = make_stand_in(name, target, texts, lessons)
 
 
 def _problems() -> Iterator[tuple[str, str]]:

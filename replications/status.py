@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from grpo_replications.replications.places import OWN, add_results_option, chosen_results, own_results
+from grpo_replications.replications.run_summary import shown
 from grpo_replications.replications.tools import to_json
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.harness.job_progress import JobProgress
@@ -29,8 +30,9 @@ from grpo_replications.shared.words import counted
 
 _TEXT = """
 Say how far runs are, from another shell: a line for every job that is running (step, mean reward of the last rollout,
-share of silent groups, tokens a second, time left), and how many jobs are done, have failed or wait. Runs that have
-ended or were killed are told, too. Nothing is changed.
+share of silent groups, tokens a second, time left), and how many jobs are done, have failed or wait; of those that
+failed, the files with the error and with what they printed. Runs that have ended or were killed are told, too. Nothing
+is changed.
 
 Exit code: 0 whatever the runs do, 2 where no run has been here.
 """
@@ -93,7 +95,8 @@ def _print_run(console: Console, run: RunStatus) -> None:
         _say(console, f"  {job.name:<{width}}  {progress_text(job.progress)}")
     for job in run.of(WAITING):
         if job.progress is not None and not run.running:
-            _say(console, f"  {job.name}  was running: {progress_text(job.progress, left=False)}")
+            saved = "" if job.saved is None else f"; goes on from step {job.saved}"
+            _say(console, f"  {job.name}  was running: {progress_text(job.progress, left=False)}{saved}")
     _print_failed(console, run.of(FAILED))
     if run.state in (KILLED, INTERRUPTED, STOPPED):
         _say(console, f"  Finished jobs are kept. It goes on by the same command: {run.command}")
@@ -102,6 +105,8 @@ def _print_run(console: Console, run: RunStatus) -> None:
 def _print_failed(console: Console, failed: list[JobStatus]) -> None:
     for job in failed[:LISTED]:
         _say(console, f"  {job.name}  failed: {job.message}")
+        for file in job.files:
+            _say(console, f"    see {shown(Path(file))}")
     if len(failed) > LISTED:
         _say(console, f"  and {len(failed) - LISTED} more failed")
 

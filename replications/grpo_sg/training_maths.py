@@ -32,6 +32,7 @@ def training_maths(settings: MathsTrainingSettings, seed: int, context: JobConte
     """
     from grpo_replications.shared.grading.rewards import accuracy_reward
     from grpo_replications.shared.models.evaluation import benchmark_estimates
+    from grpo_replications.shared.models.vllm_engine import check_engine
     from grpo_replications.shared.tasks.benchmarks import load_benchmarks
     from grpo_replications.shared.tasks.math import problems_from
     from grpo_replications.shared.training.comparison import run_method
@@ -39,6 +40,7 @@ def training_maths(settings: MathsTrainingSettings, seed: int, context: JobConte
     methods = settings.methods
     if not {OURS, BASELINE} <= set(methods):
         raise ReplicationError(f"methods must hold {BASELINE!r} and {OURS!r}, not {methods}.")
+    check_engine(settings)
     catalog.prepare(settings.pinned(settings.model))
     tests = load_benchmarks(settings.benchmarks, revisions=settings.revisions)
     train = problems_from(settings.pinned(settings.dataset), ungradable="drop").shuffle(seed=seed)
@@ -55,7 +57,9 @@ def training_maths(settings: MathsTrainingSettings, seed: int, context: JobConte
             directory=context.directory / str(position),
             progress=lambda part, done=position: context.progress((done + part) / len(methods)),
         )
-        found = benchmark_estimates(run.model, run.tokenizer, tests, settings, settings.precision, seed)
+        found = benchmark_estimates(
+            run.model, run.tokenizer, tests, settings, settings.precision, seed, context.directory
+        )
         accuracies = {name: 100 * one.value for name, one in found.items()}
         rows += [row(f"low/{name}/{method}", 100 * one.low) for name, one in found.items()]
         rows += [row(f"high/{name}/{method}", 100 * one.high) for name, one in found.items()]

@@ -26,6 +26,7 @@ from grpo_replications.replications.lambda_grpo.settings import Table2Settings
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.harness.jobs import JobContext, Row, row
 from grpo_replications.shared.models import catalog
+from grpo_replications.shared.models.vllm_engine import check_engine
 from grpo_replications.shared.training.launching import check_machine, launch_command, launch_environment
 
 
@@ -36,8 +37,9 @@ def table2(settings: Table2Settings, seed: int, context: JobContext) -> list[Row
     runs comes from its seeds. `problems`: how many could be graded. Raises ReplicationError, before anything is
     trained, when the model or a data set cannot be had.
     """
-    catalog.prepare(settings.pinned(settings.model))
+    check_engine(settings, settings.processes)
     check_machine(settings.launch, settings.processes)
+    catalog.prepare(settings.pinned(settings.model))
     if settings.processes == 1:
         return train_and_measure(settings, seed, context.directory, context)
     return _launch(settings, seed, context.directory)
@@ -62,7 +64,7 @@ def train_and_measure(
     if settings.method != "base":
         progress = None if context is None else context.progress
         model, rows = _trained(settings, seed, directory, model, tokenizer, reward, progress)
-    measured = benchmark_estimates(model, tokenizer, benchmarks, settings, settings.precision, seed)
+    measured = benchmark_estimates(model, tokenizer, benchmarks, settings, settings.precision, seed, directory)
     if not PartialState().is_main_process:
         return []
     for name, found in measured.items():
@@ -90,9 +92,10 @@ def _trained(
     from accelerate import PartialState
 
     from grpo_replications.shared.models.divided import copy_whole_weights
+    from grpo_replications.shared.saved_runs import FOLDER
     from grpo_replications.shared.tasks import load_task
     from grpo_replications.shared.tasks.math import HELD_OUT, SYSTEM_MESSAGE
-    from grpo_replications.shared.training.checkpoints import FOLDER, BestWeights
+    from grpo_replications.shared.training.checkpoints import BestWeights
     from grpo_replications.shared.training.run import run_training, sampling_correction
     from grpo_replications.shared.training.settings import TrainingSettings
 

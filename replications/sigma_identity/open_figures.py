@@ -180,6 +180,8 @@ def open_norms(frame: pd.DataFrame) -> Figure | None:
     if rows.empty:
         return None
     sizes = sorted({int(metric.split("/")[1]) for metric in rows["metric"]} - {2})
+    if not sizes:
+        return None  # of groups of two only k = 1 has a gradient
     figure, axes = panels(1, len(sizes), height=1.25)
     everything = frame[frame["experiment"] == "open-test-gradients"]
     lines = {"signal": "signal σ‖Δ‖", "noise": "noise n/√G", "both": "both"}

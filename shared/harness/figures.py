@@ -46,7 +46,7 @@ def draw_figures(paper: Paper, profile: str, directory: Path, mark: str = "") ->
     frame.attrs = {
         "profile": profile,
         "timings": str(directory / TIMINGS),
-        "paper": {check.id: check.paper_value for check in paper.checks if check.paper_value is not None},
+        "paper": paper.printed,
     }
     target = directory / "figures"
     failures: dict[str, str] = {}

@@ -35,6 +35,7 @@ from grpo_replications.shared.harness.memory import keep_freed_memory, no_collec
 from grpo_replications.shared.harness.paper_modules import import_from
 from grpo_replications.shared.harness.seed_ranges import written_range
 from grpo_replications.shared.harness.torch_state import prepare_torch
+from grpo_replications.shared.saved_runs import FOLDER as CHECKPOINTS
 from grpo_replications.shared.tracking import RunFacts, Tracking, tracked
 
 if TYPE_CHECKING:
@@ -80,8 +81,6 @@ def deferred(package: str, module: str, name: str) -> Callable[[Any, Any, JobCon
 FORMAT = 1
 RUNNER_KEYS = ("threads",)  # of a cell: what the runner itself reads
 _FULL = ("No space left on device", "os error 28", "Disk quota exceeded", "file write failed")  # safetensors, torch
-CHECKPOINTS = "checkpoints"
-"""Folders of this name in a job's directory let a killed job go on; they are removed when the job is done."""
 COLUMNS = ("metric", "value", "seed", "step", "timing")
 
 
@@ -273,7 +272,7 @@ def run_job(
         with _output_to(jobs_directory / f"{job.stem}.log"):
             content = _measure(job, paper_directory, jobs_directory, origin, tracking)
         write_atomic(jobs_directory / f"{job.stem}.json", json.dumps(content))
-        for folder in [*(jobs_directory / job.stem).rglob(CHECKPOINTS)]:
+        for folder in [*(jobs_directory / job.stem).rglob(CHECKPOINTS)]:  # by which a killed job goes on
             shutil.rmtree(folder, ignore_errors=True)
         return Outcome("done")
     except ReplicationError as error:

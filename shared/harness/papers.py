@@ -95,6 +95,11 @@ class Paper:
         """`TABLES` of the paper's `result_tables.py`, or nothing where there is none; imports it."""
         return self._registry("result_tables", "TABLES") if self._has("result_tables") else {}
 
+    @property
+    def printed(self) -> dict[str, float]:
+        """Every number that the paper prints, by the id of its check."""
+        return {check.id: check.paper_value for check in self.checks if check.paper_value is not None}
+
     def experiment(self, name: str) -> Experiment:
         """One experiment by name."""
         if name not in self.experiments:

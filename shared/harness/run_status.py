@@ -14,21 +14,29 @@ from typing import Any
 from grpo_replications.shared.harness.job_progress import ENDING, JobProgress, read_progress
 from grpo_replications.shared.harness.records import read_record
 from grpo_replications.shared.harness.run_file import ALIVE, FAILED, FINISHED, RUN, RUNNING, process_started
+from grpo_replications.shared.saved_runs import saved_step
 
 DONE, WAITING = "done", "waiting"
 KILLED = "killed"  # its files say that it runs, and no process of it does
 FACTS = ("part", "only", "seeds", "command", "executor", "started", "host", "process")
+LOGS = (".error.txt", ".log")  # of a job: its traceback, and what it printed
 SILENT_SECONDS = 60.0  # without a sign of life from another machine, a run there counts as killed
 
 
 @dataclass(frozen=True)
 class JobStatus:
-    """One job: `state` is done, failed, running or waiting; `progress` of a running job, or of one that was killed."""
+    """One job: `state` is done, failed, running or waiting; `progress` of a running job, or of one that was killed.
+
+    `saved`: the optimizer step of its newest checkpoint, from which it would go on. `files`: where its error and what
+    it printed are, unless it is done.
+    """
 
     name: str
     state: str
     progress: JobProgress | None = None
     message: str = ""
+    saved: int | None = None
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -155,12 +163,15 @@ def _is_alive(facts: dict[str, Any], here: bool, silent: float) -> bool:
 def _job(directory: Path, stem: str, name: str, state: str, said: dict[str, Any]) -> JobStatus:
     if (directory / f"{stem}.json").exists():
         return JobStatus(name, DONE)
+    own: dict[str, Any] = {"saved": saved_step(directory / stem)}
+    logs = (directory / f"{stem}{ending}" for ending in LOGS)
+    own["files"] = tuple(str(path) for path in logs if path.exists())
     if stem in said["failed"]:
-        return JobStatus(name, FAILED, message=said["failed"][stem])
+        return JobStatus(name, FAILED, message=said["failed"][stem], **own)
     path = directory / f"{stem}{ENDING}"
     progress = read_progress(path)
     if state == RUNNING and progress is not None:
         with contextlib.suppress(OSError):  # it has just ended
             progress = progress.after(max(time.time() - path.stat().st_mtime, 0.0))
-        return JobStatus(name, RUNNING, progress)
-    return JobStatus(name, WAITING, progress)
+        return JobStatus(name, RUNNING, progress, **own)
+    return JobStatus(name, WAITING, progress, **own)

@@ -11,7 +11,8 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,6 +26,11 @@ from grpo_replications.shared.models.sampling import autocast, end_tokens, promp
 from grpo_replications.shared.models.settings import BenchmarkSettings
 from grpo_replications.shared.statistics.estimates import Estimate, mean_interval, wilson_interval
 from grpo_replications.shared.tasks.benchmarks import LoadedBenchmark
+
+if TYPE_CHECKING:
+    from grpo_replications.shared.models.vllm_engine import VllmEngine
+
+SEEDS = 1_000_003  # apart are the seeds of two runs, of which each batch or request takes its own
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,7 @@ def evaluate_benchmark(
     seed: int = 0,
     precision: str = "float32",
     divided: bool = False,
+    engine: VllmEngine | None = None,
 ) -> Evaluation:
     """Accuracy over `samples` completions of each problem (avg@k); temperature 0 is greedy decoding.
 
@@ -77,6 +84,7 @@ def evaluate_benchmark(
     bootstrap interval over problems (its samples are not independent of each other). `seed` decides the sampling.
     `divided`: the processes that `accelerate launch` started each decode a part of the batches, and all get the whole;
     since a batch and its seed are the same whoever decodes it, so are the numbers, with any number of processes.
+    `engine`: decodes in place of `model`, all problems at once, in the first process.
     Time grows with problems x samples x the longest completion of each batch; prompts of like length share a batch.
     """
     if samples < 1 or (samples > 1 and temperature == 0):
@@ -88,13 +96,19 @@ def evaluate_benchmark(
     rows = sorted(((i, k) for i in range(len(prompts)) for k in range(samples)), key=lambda row: lengths[row[0]])
     batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
     place, processes, gather = _processes() if divided else (0, 1, list)
-    config = _generation_config(model, tokenizer, max_new_tokens, temperature, top_p)
     own, completion_ids = [], []
-    with _undisturbed(model), autocast(model, precision):
-        for number in range(place, len(batches), processes):
-            torch.manual_seed(seed * 1_000_003 + number)
-            own += batches[number]
-            completion_ids += _complete(model, [prompts[i] for i, _ in batches[number]], config)
+    if engine is not None:
+        own = rows if place == 0 else []
+        seeds = [seed * SEEDS + i * samples + k for i, k in own]
+        ends, limits = end_tokens(model, tokenizer), {"max_new_tokens": max_new_tokens, "temperature": temperature}
+        completion_ids = engine.complete([prompts[i] for i, _ in own], seeds, ends, **limits, top_p=top_p)
+    else:
+        config = _generation_config(model, tokenizer, max_new_tokens, temperature, top_p)
+        with _undisturbed(model), autocast(model, precision):
+            for number in range(place, len(batches), processes):
+                torch.manual_seed(seed * SEEDS + number)
+                own += batches[number]
+                completion_ids += _complete(model, [prompts[i] for i, _ in batches[number]], config)
     own_texts = tokenizer.batch_decode(completion_ids, skip_special_tokens=True) if own else []
     paid = _grade(reward, problems.select([i for i, _ in own]), completion_ids, own_texts)
     correct, texts = np.zeros((len(prompts), samples), bool), [[""] * samples for _ in prompts]
@@ -121,27 +135,50 @@ def benchmark_estimates(
     settings: BenchmarkSettings,
     precision: str,
     seed: int,
+    scratch: Path | None = None,
 ) -> dict[str, Estimate]:
     """Accuracy on each loaded benchmark, sampled as `settings` say, with its interval over the problems.
 
-    Other arguments: see `evaluate_benchmark`; launched processes divide the work.
+    `scratch`: where vLLM gets the weights, if it decodes. Other arguments: see `evaluate_benchmark`; launched processes
+    divide the work. Raises ReplicationError where vLLM is asked for and cannot be had.
     """
-    return {
-        name: evaluate_benchmark(
-            model,
-            tokenizer,
-            one.problems,
-            one.reward,
-            max_new_tokens=settings.eval_max_new_tokens,
-            batch_size=settings.eval_batch_size,
-            samples=settings.eval_samples,
-            temperature=settings.eval_temperature,
-            seed=seed,
-            precision=precision,
-            divided=True,
-        ).estimate
-        for name, one in benchmarks.items()
-    }
+    with _engine(model, tokenizer, benchmarks, settings, precision, scratch) as engine:
+        return {
+            name: evaluate_benchmark(
+                model,
+                tokenizer,
+                one.problems,
+                one.reward,
+                max_new_tokens=settings.eval_max_new_tokens,
+                batch_size=settings.eval_batch_size,
+                samples=settings.eval_samples,
+                temperature=settings.eval_temperature,
+                seed=seed,
+                precision=precision,
+                divided=True,
+                engine=engine,
+            ).estimate
+            for name, one in benchmarks.items()
+        }
+
+
+def _engine(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    benchmarks: Mapping[str, LoadedBenchmark],
+    settings: BenchmarkSettings,
+    precision: str,
+    scratch: Path | None,
+) -> contextlib.AbstractContextManager[VllmEngine | None]:
+    """What decodes all benchmarks in place of the model; None where the model itself does."""
+    if settings.eval_engine != "vllm":
+        return contextlib.nullcontext()
+    from grpo_replications.shared.models.vllm_engine import check_engine, vllm_engine
+
+    check_engine(settings, _processes()[1])
+    prompts = (prompt for one in benchmarks.values() for prompt in one.problems["prompt"])
+    longest = max(len(prompt_ids(tokenizer, prompt)) for prompt in prompts)
+    return vllm_engine(model, tokenizer, precision, longest + settings.eval_max_new_tokens, scratch)
 
 
 def call_reward(reward: RewardFunction, inputs: Mapping[str, Sequence[Any]]) -> list[float | None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from grpo_replications.shared.settings import Settings
@@ -41,3 +43,4 @@ class BenchmarkSettings(Settings):
     eval_max_new_tokens: int = Field(ge=1, description="tokens of a completion at most")
     eval_samples: int = Field(ge=1, description="completions a problem")
     eval_temperature: float = Field(ge=0, description="sampling temperature; 0 decodes greedily")
+    eval_engine: Literal["transformers", "vllm"] = Field("transformers", description="what decodes: see `vllm_engine`")

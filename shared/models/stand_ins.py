@@ -17,10 +17,11 @@ from grpo_replications.shared.errors import ReplicationError
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-VOCABULARY = 400
+VOCABULARY = 800
 WIDTH, LAYERS, HEADS = 64, 2, 4
 POSITIONS = 1024
 LESSONS, LESSON_SIZE, LESSON_RATE = 50, 16, 5e-3
+LESSON_TOKENS = 750  # of a step, at most: of long prompts fewer are taught at once
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,15 @@ KINDS = {
 """By the beginning of a model's name on the hub."""
 
 
+@dataclass(frozen=True)
+class Lesson:
+    """What is taught: a prompt (chat messages or text), a completion, and how the prompt's text goes on before it."""
+
+    prompt: Any
+    completion: str
+    beginning: str = ""
+
+
 def kind_of(name: str) -> Kind:
     """The family of a model by its name; ReplicationError where none is known."""
     for beginning, kind in KINDS.items():
@@ -76,13 +86,10 @@ def kind_of(name: str) -> Kind:
     raise ReplicationError(f"There is no stand-in for {name}; there are some for: {', '.join(KINDS)}…")
 
 
-def make_stand_in(
-    name: str, directory: Path, texts: Sequence[str], lessons: Sequence[tuple[Any, str]], seed: int = 0
-) -> Path:
-    """Write the stand-in of a model into `directory` and return it; made again where it is there.
+def make_stand_in(name: str, directory: Path, texts: Sequence[str], lessons: Sequence[Lesson], seed: int = 0) -> Path:
+    """Write the stand-in of a model into `directory` and return it, unless it is there already.
 
-    `texts`: what the tokenizer is trained on. `lessons`: prompts (chat messages or text) with the completion that is
-    taught; none for a model that is only random.
+    `texts`: what the tokenizer is trained on. `lessons`: none for a model that is only random.
     """
     import torch
 
@@ -140,23 +147,25 @@ def _model(kind: Kind, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     return transformers.AutoModelForCausalLM.from_config(config).eval()
 
 
-def _teach(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, lessons: Sequence[tuple[Any, str]]) -> None:
+def _teach(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, lessons: Sequence[Lesson]) -> None:
     """Some steps of AdamW on prompts with their completions; not until all are known."""
     import torch
     from torch.nn.functional import cross_entropy
 
-    from grpo_replications.shared.models.sampling import prompt_ids
+    from grpo_replications.shared.models.sampling import prompt_ids, prompt_text
 
-    rows = [
-        (list(prompt_ids(tokenizer, prompt)), [*tokenizer(text, add_special_tokens=False)["input_ids"]])
-        for prompt, text in lessons
-    ]
+    rows = []
+    for one in lessons:
+        prompt = prompt_text(tokenizer, one.prompt) + one.beginning if one.beginning else one.prompt
+        completion = tokenizer(one.completion, add_special_tokens=False)["input_ids"]
+        rows.append((list(prompt_ids(tokenizer, prompt)), [*completion]))
+    size = min(LESSON_SIZE, max(1, LESSON_TOKENS // max(len(prompt) + len(answer) for prompt, answer in rows)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=LESSON_RATE, weight_decay=0.0)
     model.train()
     for _ in range(LESSONS):
-        chosen = [rows[int(i)] for i in torch.randint(len(rows), (LESSON_SIZE,))]
+        chosen = [rows[int(i)] for i in torch.randint(len(rows), (size,))]
         length = max(len(prompt) + len(answer) + 1 for prompt, answer in chosen)
-        ids = torch.full((LESSON_SIZE, length), tokenizer.pad_token_id)
+        ids = torch.full((size, length), tokenizer.pad_token_id)
         labels = torch.full_like(ids, -100)
         for place, (prompt, answer) in enumerate(chosen):
             whole = torch.tensor([*prompt, *answer, tokenizer.eos_token_id])

@@ -50,11 +50,12 @@ class Assumptions:
 
 @dataclass(frozen=True)
 class Decoding:
-    """`batches` batches of `batch` completions of at most `tokens` tokens each, decoded with transformers."""
+    """`batches` batches of `batch` completions of at most `tokens` tokens each, decoded with transformers or vLLM."""
 
     batches: float
     batch: int
     tokens: int
+    vllm: bool = False
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ def _training_bytes(work: Workload, assume: Assumptions) -> float:
 
 def _decoding_bytes(work: Workload, assume: Assumptions) -> float:
     """Keys and values of the largest batch that is decoded with transformers."""
-    decoded = [(one.batch, one.tokens) for one in work.evaluations]
+    decoded = [(one.batch, one.tokens) for one in work.evaluations if not one.vllm]
     if work.steps and not work.vllm_share:
         decoded.append((_rollout(work), work.max_tokens))
     cache = work.shape.cache_bytes(work.number_bytes)
@@ -190,7 +191,7 @@ def seconds(work: Workload, gpu: Gpu, assume: Assumptions) -> Seconds:
         decode = _decoding_seconds(work, gpu, assume, _rollout(work), work.max_tokens, mean, vllm=False)
     sampling = rollouts * decode if work.steps else 0.0
     evaluation = sum(
-        one.batches * _decoding_seconds(work, gpu, assume, one.batch, one.tokens, one.tokens, vllm=False)
+        one.batches * _decoding_seconds(work, gpu, assume, one.batch, one.tokens, one.tokens, vllm=one.vllm)
         for one in work.evaluations
     )
     tokens = work.completions / work.processes * (mean + assume.prompt_tokens)
@@ -228,9 +229,14 @@ class Disk:
 
 
 def disk(work: Workload, assume: Assumptions) -> Disk:
-    """Two checkpoints (trained weights and Adam's two moments) of each run of the job, the best weights, and logs."""
+    """Two checkpoints (trained weights and Adam's two moments) of each run of the job, the best weights, and logs.
+
+    Runs of a job follow one another, but checkpoints of all of them stay until the job is done.
+    """
     checkpoint = 4.0 * work.trained * (3 if work.adam else 1)
     running = work.runs * 2 * checkpoint if work.saves else 0.0
     running += 4.0 * work.trained if work.keeps_best else 0.0
+    if any(one.vllm for one in work.evaluations):
+        running += work.number_bytes * work.shape.parameters  # the weights that vLLM is given
     log = work.sampled * assume.length_share * work.max_tokens * assume.text_bytes
     return Disk(running, log)

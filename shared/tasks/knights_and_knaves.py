@@ -14,6 +14,7 @@ import hashlib
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -307,14 +308,28 @@ def read_puzzles(path: str | Path) -> list[Puzzle]:
             f"{path} is a folder. Name its files one by one, so that no test file gets into training."
         )
     try:
+        written = path.stat()
+        return list(_read(path, written.st_mtime_ns, written.st_size))
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+@lru_cache(maxsize=16)  # a task reads each file several times: for each number of people, and for both sides
+def _read(path: Path, changed: int, size: int) -> tuple[Puzzle, ...]:
+    """The puzzles of a file as it was last changed."""
+    try:
         table = read_table(path)
         columns = [table[name].tolist() for name in ("quiz", "names", "solution", "statements")]
-    except (ReplicationError, KeyError) as error:  # missing, unreadable, a column missing
-        raise ReplicationError(
-            f"{path} cannot be read as Knights & Knaves puzzles ({type(error).__name__}: {error}). It must be a "
-            ".parquet or .jsonl file with the columns quiz, names, solution and statements."
-        ) from error
-    return [_checked_puzzle(f"Row {number} of {path}", *row) for number, row in enumerate(zip(*columns))]
+    except (ReplicationError, KeyError) as error:  # unreadable, a column missing
+        raise _unreadable(path, error) from error
+    return tuple(_checked_puzzle(f"Row {number} of {path}", *row) for number, row in enumerate(zip(*columns)))
+
+
+def _unreadable(path: Path, error: Exception) -> ReplicationError:
+    return ReplicationError(
+        f"{path} cannot be read as Knights & Knaves puzzles ({type(error).__name__}: {error}). It must be a .parquet "
+        "or .jsonl file with the columns quiz, names, solution and statements."
+    )
 
 
 def _checked_puzzle(where: str, text: Any, names: Any, solution: Any, statements: Any) -> Puzzle:

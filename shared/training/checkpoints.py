@@ -18,9 +18,8 @@ from typing import Any
 from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
-from grpo_replications.shared.training.resume import RUN_FILE
+from grpo_replications.shared.saved_runs import FOLDER
 
-FOLDER = "checkpoints"
 OBSERVATIONS = "observations.jsonl"
 Observation = tuple[int, dict[str, float]]
 
@@ -35,25 +34,6 @@ def output_directory(directory: Path, keeps: bool) -> Iterator[Path]:
     else:
         with TemporaryDirectory(prefix="trl-") as scratch:
             yield Path(scratch)
-
-
-def newest_checkpoint(folder: Path) -> tuple[Path, int] | None:
-    """The newest complete checkpoint in a folder and its step; None without one.
-
-    The file that this project adds is written last, so a checkpoint that has it is complete.
-    """
-    for checkpoint in sorted(folder.glob("checkpoint-*"), key=_step, reverse=True):
-        try:
-            json.loads((checkpoint / RUN_FILE).read_text(encoding="utf-8"))
-            return checkpoint, _step(checkpoint)
-        except (OSError, ValueError):
-            continue
-    return None
-
-
-def _step(checkpoint: Path) -> int:
-    tail = checkpoint.name.rpartition("-")[2]
-    return int(tail) if tail.isdigit() else -1
 
 
 def restore_finished(trainer: Any, checkpoint: Path) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.training.ports import free_port
 from grpo_replications.shared.training.settings import TrainingSettings
 
 FOLDER = Path(__file__).with_name("launch")
@@ -29,11 +30,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def launch_command(launch: str, processes: int, precision: str, program: Sequence[str]) -> list[str]:
-    """`accelerate launch` of a program (and its arguments), with every choice stated."""
+    """`accelerate launch` of a program (and its arguments), with every choice stated.
+
+    The port at which its processes meet is a free one: other jobs of this machine may be launched at the same time.
+    """
     return [
         *(sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(SETTINGS_FILES[launch])),
         *("--num_processes", str(processes), "--mixed_precision", "bf16" if precision == "bfloat16" else "no"),
-        *("--dynamo_backend", "no", *program),
+        *("--main_process_port", str(free_port()), "--dynamo_backend", "no", *program),
     ]
 
 

@@ -30,9 +30,7 @@ from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
 from grpo_replications.shared.errors import ReplicationError
-
-RUN_FILE = "grpo_run.json"
-"""What a checkpoint holds beside TRL's files: the settings that decide which prompts come when, and the budget."""
+from grpo_replications.shared.saved_runs import RUN_FILE
 
 _SETTINGS = (
     "num_generations",

@@ -6,6 +6,7 @@ KL coefficient and estimator, updates per batch, precision, optimizer, gradient 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import logging
@@ -22,17 +23,18 @@ from trl import GRPOConfig
 
 from grpo_replications.shared import live, tracking
 from grpo_replications.shared.models import catalog
+from grpo_replications.shared.saved_runs import newest_checkpoint
 from grpo_replications.shared.training.checkpoints import (
     add_observation,
-    newest_checkpoint,
     output_directory,
     read_observations,
     restore_finished,
 )
+from grpo_replications.shared.training.ports import choose_rendezvous, own_server, sole_user
 from grpo_replications.shared.training.settings import TrainingSettings
 from grpo_replications.shared.training.token_weights import method_weighting, passes
 from grpo_replications.shared.training.trainer import TokenWeightedGRPOTrainer
-from grpo_replications.shared.training.vllm_checks import check_vllm, sampling_in_words
+from grpo_replications.shared.training.vllm_checks import check_vllm, sampling_in_words, server_address
 
 # The fused AdamW is two to four times faster than the default one on a CPU, where it is bound by memory.
 _OPTIMIZERS = {"adam": "adamw_torch_fused", "sgd": "sgd"}
@@ -128,7 +130,8 @@ def grpo_config(settings: TrainingSettings, seed: int, directory: str | Path) ->
     )
     if settings.mini_batches > 1:
         stated["steps_per_generation"] = settings.mini_batches * settings.gradient_accumulation_steps
-    return GRPOConfig(**{**stated, **settings.trl})
+    place = own_server(settings.trl) if settings.use_vllm and settings.vllm_mode == "server" else {}
+    return GRPOConfig(**{**stated, **settings.trl, **place})
 
 
 @functools.cache
@@ -168,8 +171,9 @@ def run_training(
     """
     _spare_modules_from_collections()
     weighting = method_weighting(settings)
+    sampling = contextlib.nullcontext()
     if settings.use_vllm:
-        _state_sampling(grpo_config(settings, seed, directory), settings.model, Path(directory))
+        sampling = _state_sampling(grpo_config(settings, seed, directory), settings.model, Path(directory))
     if model is None or tokenizer is None:
         model, tokenizer = catalog.load(settings.pinned(settings.model))
     log = Path(directory) / "groups.jsonl"
@@ -181,7 +185,7 @@ def run_training(
         extra |= {"token_weight": weighting, "group_log": log}
     elif asked := [name for name in _OUR_TRAINERS if getattr(settings, name)]:
         raise ValueError(f"{trainer_class.__name__} lacks what these settings ask for: leave {', '.join(asked)} out")
-    with output_directory(Path(directory), bool(settings.save_every)) as output, _quiet():
+    with output_directory(Path(directory), bool(settings.save_every)) as output, sampling, _quiet():
         saved = newest_checkpoint(output)
         ended = saved is not None and saved[1] >= settings.steps
         callbacks: list[TrainerCallback] = []
@@ -236,12 +240,22 @@ def sampling_correction(history: Sequence[Mapping[str, float]]) -> dict[str, flo
     return found
 
 
-def _state_sampling(config: GRPOConfig, model: str, directory: Path) -> None:
-    """Ask for vLLM before anything is loaded, and leave in `sampling.txt` what samples and what is corrected."""
+def _state_sampling(config: GRPOConfig, model: str, directory: Path) -> contextlib.AbstractContextManager[None]:
+    """Ask for vLLM before anything is loaded, and leave in `sampling.txt` what samples and what is corrected.
+
+    Returns a block in which this run alone has its server.
+    """
     check_vllm(config, model)
     if config.process_index == 0:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "sampling.txt").write_text(sampling_in_words(config) + "\n", encoding="utf-8")
+    if config.vllm_mode == "colocate":
+        choose_rendezvous()
+    return (
+        sole_user(server_address(config))
+        if config.vllm_mode == "server" and config.process_index == 0
+        else (contextlib.nullcontext())
+    )
 
 
 def _lora(settings: TrainingSettings) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import urllib.error
+import urllib.parse
 import urllib.request
 from typing import Any
 
@@ -19,7 +20,7 @@ from trl import GRPOConfig
 from grpo_replications.shared.errors import ReplicationError
 
 _SERVE = (
-    "CUDA_VISIBLE_DEVICES=7 VLLM_SERVER_DEV_MODE=1 vllm serve {model} "
+    "CUDA_VISIBLE_DEVICES=7 VLLM_SERVER_DEV_MODE=1 vllm serve {model} --port {port} "
     '--weight-transfer-config \'{{"backend": "nccl"}}\' --logprobs-mode processed_logprobs --max-logprobs -1'
 )
 _PATIENCE = 10.0
@@ -58,9 +59,15 @@ def check_vllm(config: GRPOConfig, model: str) -> None:
         _check_server(config, model)
 
 
+def server_address(config: GRPOConfig) -> str:
+    """Where the server of a run is."""
+    return config.vllm_server_base_url or f"http://{config.vllm_server_host}:{config.vllm_server_port}"
+
+
 def _check_server(config: GRPOConfig, model: str) -> None:
-    address = config.vllm_server_base_url or f"http://{config.vllm_server_host}:{config.vllm_server_port}"
-    start = f"Start it on GPUs of its own, one server a run: {_SERVE.format(model=model)}"
+    address = server_address(config)
+    port = urllib.parse.urlsplit(address).port or 8000
+    start = f"Start it on GPUs of its own, one server a run: {_SERVE.format(model=model, port=port)}"
     try:
         served = [one["id"] for one in _asked(f"{address}/v1/models")["data"]]
         resolved = _asked(f"{address}/server_info?config_format=json")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_replications.replications import estimate
+from grpo_replications.replications import checkpoint_sizes, estimate
 from grpo_replications.replications.__main__ import main
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.harness.papers import Paper
@@ -29,8 +29,20 @@ def test_the_paper_profiles_fit_an_h100_and_say_what_they_assume(
     paper: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code, out = run(capsys, monkeypatch, paper, "--gpu", "h100")
-    assert code == 0 and "GPU-hours" in out and "GB of checkpoints while a job runs" in out
+    assert code == 0 and "GPU-hours" in out and "GB of checkpoints while the largest job runs" in out
     assert "model FLOPs utilisation" in out and "float32: 4 bytes a parameter" in out
+
+
+def test_the_manual_has_the_checkpoint_sizes_that_estimate_prints(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    papers = [Paper.load(ROOT / "replications" / name) for name in sorted(PAPERS)]
+    page = checkpoint_sizes.PAGE.read_text(encoding="utf-8")
+    assert page == checkpoint_sizes.with_table(page, papers), "python -m replications.checkpoint_sizes writes it anew"
+    sizes = checkpoint_sizes.sizes(papers[1], "paper")
+    out = run(capsys, monkeypatch, "lambda-grpo", "--gpu", "h100")[1]
+    (line,) = [line for line in out.splitlines() if "table2" in line and "Llama" in line]
+    assert f"{sizes['table2', 'meta-llama/Llama-3.2-1B-Instruct']:.1f} GB" in line
 
 
 def test_what_cannot_fit_is_refused_with_what_would(

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from grpo_replications.replications import gpu_check_parts
+from grpo_replications.replications import gpu_check, gpu_check_parts
 from grpo_replications.replications.__main__ import main
 from grpo_replications.replications.gpu_check_parts import Line, Place, at_least, at_most
+from grpo_replications.shared.errors import ReplicationError
 
-MINIATURE = ("gpu-check", "--device", "cpu", "--miniature")
+MINIATURE = ("gpu-check", "--device", "cpu", "--miniature", "--minutes", "1000")  # however busy the machine is
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="this process sees a GPU, which the CPU check hides")
 
 
@@ -70,6 +74,35 @@ def test_what_fails_is_a_line_and_the_other_parts_run(
     assert lines["numbers", "not a number"]["value"] == "nan"
     assert main((*MINIATURE, "--minutes", "0")) == 1
     assert capsys.readouterr().out.count("not run: out of time") == 2
+
+
+def test_what_only_a_gpu_is_asked_is_asked_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines that the miniature does not reach on a CPU, with a GPU that is no more than its numbers."""
+    asked: list[str] = []
+    for name in ("empty_cache", "reset_peak_memory_stats", "synchronize"):
+        monkeypatch.setattr(torch.cuda, name, lambda name=name: asked.append(name))
+    properties = SimpleNamespace(name="a GPU", total_memory=80 * 2**30, major=9, minor=0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: properties)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 3 * 2**30)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    place = Place("cuda", gpu_check_parts.MINIATURE, tmp_path)
+    place.free()
+    place.wait()
+    assert asked == ["empty_cache", "reset_peak_memory_stats", "synchronize"]
+    found = gpu_check._accelerator("cuda")
+    assert {key: found[key] for key in ("name", "memory_gib", "capability")} == {
+        "name": "a GPU",
+        "memory_gib": 80.0,
+        "capability": "9.0",
+    }
+    history = [{"step_time": 2.0, "groups/samples_spent": 8.0}] * 2
+    settings = gpu_check_parts.training_settings(gpu_check_parts.Training("t", "grpo", 6), place.sizes)
+    lines = {line.name: line.value for line in gpu_check_parts._speed(place, "t", settings, history, [])}
+    assert lines["peak GPU memory"] == 3.0 and lines["tokens sampled and trained on"] == 8 * 6 / 2
+    gpu_check._choose_device(Namespace(device="cuda", miniature=False))
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "" and os.environ["HF_HUB_OFFLINE"] == "1"
+    with pytest.raises(ReplicationError, match="hide it: CUDA_VISIBLE_DEVICES= the command"):
+        gpu_check._choose_device(Namespace(device="cpu", miniature=True, command="the command"))
 
 
 def test_wrong_process_sets_and_wrong_step_rewards_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from grpo_replications.shared.statistics.estimates import Estimate
 from grpo_replications.shared.tasks.math import benchmark_source
 from grpo_replications.shared.training.group_log import read_group_log
 from grpo_replications.shared.training.launching import SETTINGS_FILES
+from tests.shared.models import fake_vllm
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ("AIME24", "AMC23")
@@ -89,13 +90,28 @@ def test_table2_measures_every_benchmark_as_its_settings_say(
     assert values["low/AIME24"] <= values["accuracy/AIME24"] <= values["high/AIME24"]
     expected = {"max_new_tokens": 3, "batch_size": 4, "samples": 2, "temperature": 0.9, "seed": 3, "divided": True}
     benchmarks = [one for one in seen if one["problems"] == 6]
-    assert benchmarks == 2 * [{**expected, "precision": "float32", "problems": 6}]
+    assert benchmarks == 2 * [{**expected, "precision": "float32", "engine": None, "problems": 6}]
     held_out = {"max_new_tokens": 6, "batch_size": 4, "precision": "float32", "problems": 2}
     assert [one for one in seen if one["problems"] != 6] == (2 * [held_out] if method != "base" else [])
     assert (tmp_path / "groups.jsonl").exists() == (method != "base")
     if method != "base":
         groups = list(read_group_log(tmp_path / "groups.jsonl"))
         assert len(groups) == 2 and all("weights" in group for group in groups)
+
+
+def test_table2_by_vllm_has_the_rows_of_transformers(
+    problems: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engines = fake_vllm.install(monkeypatch)
+    greedy = {"eval_samples": 1, "eval_temperature": 0.0}
+    own, by_vllm = (
+        table2.table2(table2_settings(problems, **greedy, eval_engine=engine), 0, JobContext(tmp_path / engine))
+        for engine in ("transformers", "vllm")
+    )
+    assert own == by_vllm and [row["metric"] for row in own[-len(METRICS) :]] == METRICS
+    assert len(engines) == 1 and not engines[0].directory.exists()
+    with pytest.raises(ReplicationError, match="decodes in one process"):
+        table2.table2(table2_settings(problems, processes=2, eval_engine="vllm"), 0, JobContext(tmp_path / "two"))
 
 
 def test_table2_measures_after_training_and_the_base_row_without(

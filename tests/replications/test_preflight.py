@@ -14,6 +14,7 @@ from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 from grpo_replications.replications import preflight, rehearsal_data
 from grpo_replications.replications.__main__ import main
 from grpo_replications.shared.harness.papers import Paper
+from grpo_replications.shared.models.vllm_engine import vllm_problem
 from grpo_replications.shared.sources import DATA
 
 ROOT = Path(__file__).parents[2]
@@ -83,7 +84,9 @@ def test_a_benchmark_that_was_cut_off_is_refused_by_name_and_line(
     )
     assert "AIME24 has 30 problems, and " in out and "it ends after line 3. Was it cut off?" in out
     assert main(["run", "lambda-grpo", "--profile", "paper", "--only", "table2", "--results", str(tmp_path / "r")]) == 2
-    assert "Nothing was started" in capsys.readouterr().err and not (tmp_path / "r").exists()
+    said, otherwise = capsys.readouterr().err, "set use_vllm = false to sample with transformers"
+    assert "Nothing was started" in said and not (tmp_path / "r").exists()
+    assert (vllm_problem("table2: use_vllm = true", otherwise) or "") in said
 
 
 class Hub:

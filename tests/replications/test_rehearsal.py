@@ -10,18 +10,19 @@ import pytest
 
 from grpo_replications.replications import rehearsal
 from grpo_replications.replications.__main__ import main
-from grpo_replications.replications.rehearsal import ENDING, MARK, SIZES, RehearsedPaper, root, shrunk
+from grpo_replications.replications.rehearsal import ENDING, MARK, SAMPLES, SIZES, RehearsedPaper, root, shrunk, smaller
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.harness.papers import Paper
 from grpo_replications.shared.models.stand_ins import kind_of
 
 ROOT = Path(__file__).parents[2]
-DERIVED = {"gradient_accumulation_steps", "processes", "use_vllm"}
+DERIVED = {"gradient_accumulation_steps", "processes", "use_vllm", "precision"}
 
 
 def test_sizes_shrink_by_one_rule_and_every_other_setting_is_the_papers() -> None:
     assert [root(size) for size in (1, 4, 6, 16, 25, 81, 125, 1000, 4096)] == [1, 2, 2, 2, 3, 3, 4, 6, 8]
-    for name in ("lambda_grpo", "grpo_sg"):
+    assert smaller([2, 4, 32]) == [2, 3]
+    for name in ("lambda_grpo", "grpo_sg", "sigma_identity"):
         paper = Paper.load(ROOT / "replications" / name)
         whole = paper.profile("paper")
         for plan in shrunk(paper, whole, "any").plans.values():
@@ -29,7 +30,7 @@ def test_sizes_shrink_by_one_rule_and_every_other_setting_is_the_papers() -> Non
                 same = [one for one in whole.plans[plan.experiment].cells if _kept(one) == _kept(cell)]
                 assert same, (plan.experiment, cell)
                 sizes = [key for key in SIZES if cell.get(key) and key != "save_every"]
-                assert sizes and all(cell[key] == root(same[0][key]) for key in sizes)
+                assert sizes and all(cell[key] == smaller(same[0][key]) for key in sizes)
                 assert not cell.get("save_every") or 0 <= cell["save_every"] - root(same[0]["save_every"]) <= 3
                 settings = paper.experiment(plan.experiment).parse(cell, "here")
                 if same[0].get("gradient_accumulation_steps", 1) > 1:  # micro-batches of one in these profiles
@@ -38,7 +39,7 @@ def test_sizes_shrink_by_one_rule_and_every_other_setting_is_the_papers() -> Non
 
 
 def _kept(cell: dict) -> dict:
-    return {key: value for key, value in cell.items() if key not in (*SIZES, *DERIVED)}
+    return {key: value for key, value in cell.items() if key not in (*SIZES, *SAMPLES, *DERIVED)}
 
 
 def test_a_rehearsal_has_a_profile_that_no_other_command_knows() -> None:

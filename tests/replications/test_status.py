@@ -17,6 +17,7 @@ from grpo_replications.shared.harness.jobs import Job, JobContext
 from grpo_replications.shared.harness.parts import Part
 from grpo_replications.shared.harness.run_file import RunFile
 from grpo_replications.shared.harness.run_status import RunStatus, read_runs
+from grpo_replications.shared.saved_runs import RUN_FILE
 
 JOBS = [Job("draw", 1, {"threads": 1, "kind": kind}, f"kind={kind}", range(1), False) for kind in "abcde"]
 REQUEST = {"command": "replicate run toy-paper", "executor": "local", "only": None, "seeds": None}
@@ -63,6 +64,8 @@ def only_run(directory: Path) -> RunStatus:
 
 def test_a_run_that_goes_on_has_a_line_for_every_running_job(directory: Path, status: Status) -> None:
     begun(directory)
+    for ending in (".error.txt", ".log"):
+        (directory / f"{JOBS[1].stem}{ending}").write_text("Traceback")
     lines = status("toy-paper").splitlines()
     assert f"process {os.getpid()} on this machine), about 60 min left" in lines[0]
     assert lines[1:] == [
@@ -70,6 +73,8 @@ def test_a_run_that_goes_on_has_a_line_for_every_running_job(directory: Path, st
         "  draw (kind=c, seed 0)  0 %, step 12 of 40, reward 0.456, silent 25 %, 1,310 tokens/s, for 0 s",
         "  draw (kind=d, seed 0)  50 %, for 0 s, 0 s left",
         "  draw (kind=b, seed 0)  failed: ValueError: no",
+        f"    see {directory / JOBS[1].stem}.error.txt",
+        f"    see {directory / JOBS[1].stem}.log",
     ]
     (found,) = json.loads(status("--json"))
     assert found["record"] is None and found["runs"][0]["counts"] == {
@@ -83,11 +88,14 @@ def test_a_run_that_goes_on_has_a_line_for_every_running_job(directory: Path, st
 
 def test_a_killed_run_is_told_from_one_that_goes_on(directory: Path, status: Status) -> None:
     begun(directory)
+    checkpoint = directory / JOBS[2].stem / "0" / "checkpoints" / "checkpoint-10"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / RUN_FILE).write_text("{}")
     facts = json.loads((directory / ".run").read_text())
     (directory / ".run").write_text(json.dumps({**facts, "process_started": "an earlier process of that number"}))
     printed = status()
     assert "toy-paper, quick: killed: no process of it is alive" in printed and "3 waiting" in printed
-    assert "draw (kind=c, seed 0)  was running: 0 %, step 12 of 40" in printed
+    assert "draw (kind=c, seed 0)  was running: 0 %, step 12 of 40" in printed and "; goes on from step 10\n" in printed
     assert "It goes on by the same command: replicate run toy-paper" in printed
 
     (directory / ".run").write_text(json.dumps({**facts, "host": "elsewhere"}))

@@ -27,6 +27,7 @@ from grpo_replications.shared.harness.parts import Part
 from grpo_replications.shared.harness.run_status import read_runs
 from grpo_replications.shared.harness.runs import Options, Result, run_profile
 from grpo_replications.shared.harness.workers import stop_workers
+from grpo_replications.shared.saved_runs import FOLDER, RUN_FILE
 
 ROOT = Path(__file__).resolve().parents[3]
 Calls = Callable[[], list[str]]
@@ -384,15 +385,34 @@ def judged_so_far(run: Runner, done: int) -> None:
     assert not run.file(MEASUREMENTS, "quick").exists() and not run.file("record.json", "quick").exists()
 
 
-def test_control_c_keeps_what_is_finished(run: Runner, toy: Path) -> None:
+@pytest.mark.parametrize(
+    ("sent", "code", "said"),
+    [
+        (signal.SIGINT, 130, "Run the same command to resume"),
+        (signal.SIGTERM, 143, "goes on from step 7"),
+    ],
+)
+def test_what_is_finished_or_saved_is_kept(sent: int, code: int, said: str, run: Runner, toy: Path) -> None:
+    """Ctrl-C and SIGTERM reach every process of the group, as a terminal and a queue of jobs send them."""
     (toy / "delay").write_text("0.5")
+    experiments = (toy / "experiments.py").read_text()
+    saves = f"""
+    saved = context.directory / "{FOLDER}" / "checkpoint-7"
+    saved.mkdir(parents=True, exist_ok=True)
+    (saved / "{RUN_FILE}").write_text("{{}}")
+    delay = float"""
+    (toy / "experiments.py").write_text(experiments.replace("\n    delay = float", saves))
     process = start(toy, run.results, "--workers", "1")
-    wait_for(lambda: len(run.jobs("quick")) >= 1)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
+    wait_for(lambda: len(run.jobs("quick")) >= 1 and any(run.file("jobs", "quick").glob(f"*/{FOLDER}/*/{RUN_FILE}")))
+    os.killpg(process.pid, sent)
     output, _ = process.communicate(timeout=300)
-    assert process.returncode == 130, output
-    assert "same command to resume" in output and "Traceback" not in output
-    assert 1 <= len(run.jobs("quick")) < 6
+    assert process.returncode == code, output
+    assert said in output and "Traceback" not in output
+    if sent == signal.SIGTERM:
+        assert "The same command goes on: replicate run toy_paper --profile quick" in output
+    assert 1 <= len(run.jobs("quick")) < 6 and all(json.loads(path.read_text()) for path in run.jobs("quick"))
+    (now,) = read_runs(run.file("", "quick"))
+    assert now.state == "interrupted" and [job.saved for job in now.of("waiting") if job.progress] == [7]
 
 
 def test_an_experiment_that_is_not_registered_is_named(run: Runner, toy: Path) -> None:

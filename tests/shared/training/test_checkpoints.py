@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
+from grpo_replications.shared import saved_runs
 from grpo_replications.shared.errors import ReplicationError
-from grpo_replications.shared.harness.jobs import CHECKPOINTS
 from grpo_replications.shared.training import checkpoints
 from grpo_replications.shared.training.run import TrainingRun, run_training
 from grpo_replications.shared.training.settings import TrainingSettings
@@ -63,7 +63,7 @@ def test_a_run_killed_at_random_steps_measures_what_an_undisturbed_one_does(
     rollouts = STEPS // changes.get("mini_batches", 1)
     first = random.Random(os.urandom(4)).randint(2, rollouts)
     killed(tmp_path / "killed", first, **changes)
-    saved = checkpoints.newest_checkpoint(tmp_path / "killed" / checkpoints.FOLDER)
+    saved = saved_runs.newest_checkpoint(tmp_path / "killed" / saved_runs.FOLDER)
     again = train(tmp_path / "killed", **changes)
     assert measured(again) == measured(whole), f"killed in rollout {first}, saved {saved}"
     assert again.observations == whole.observations and len(whole.observations) == STEPS // 2 + 1
@@ -83,8 +83,8 @@ def test_a_checkpoint_that_was_half_written_is_passed_over(tmp_path: Path) -> No
     for step, text in ((2, "{}"), (4, '{"cut'), (6, None)):
         (tmp_path / f"checkpoint-{step}").mkdir()
         if text is not None:
-            (tmp_path / f"checkpoint-{step}" / checkpoints.RUN_FILE).write_text(text)
-    assert checkpoints.newest_checkpoint(tmp_path) == (tmp_path / "checkpoint-2", 2)
+            (tmp_path / f"checkpoint-{step}" / saved_runs.RUN_FILE).write_text(text)
+    assert saved_runs.newest_checkpoint(tmp_path) == (tmp_path / "checkpoint-2", 2)
     (tmp_path / checkpoints.OBSERVATIONS).write_text('\n{"step": 0, "seen": {"a": 1.0}}\n{"step": 2, "se')
     checkpoints.add_observation(tmp_path, 2, {"a": 2.0})
     assert checkpoints.read_observations(tmp_path, 3) == [(0, {"a": 1.0}), (2, {"a": 2.0})]
@@ -106,7 +106,3 @@ def test_checkpoints_inside_a_rollout_are_refused_before_the_run() -> None:
     with pytest.raises(ReplicationError, match=r"save_every = 25 .* 4 optimizer steps .* multiple of 4"):
         TrainingSettings(method="lopti", mini_batches=2, save_every=25).check()
     TrainingSettings(method="lopti", mini_batches=2, save_every=24).check()
-
-
-def test_the_harness_removes_the_folder_of_that_name() -> None:
-    assert checkpoints.FOLDER == CHECKPOINTS

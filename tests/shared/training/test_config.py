@@ -11,8 +11,8 @@ import pytest
 from trl import GRPOConfig, TrlParser
 
 from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.saved_runs import RUN_FILE
 from grpo_replications.shared.training.config import TokenWeightedGRPOConfig, described, sources
-from grpo_replications.shared.training.resume import RUN_FILE
 from grpo_replications.shared.training.token_weights import token_weighting
 from grpo_replications.shared.training.trainer import TokenWeightedGRPOTrainer
 from tests.shared.training.test_trainer import dataset, make_trainer, mixed_reward, policy

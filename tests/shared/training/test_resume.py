@@ -12,8 +12,9 @@ import torch
 from datasets import Dataset, IterableDataset
 
 from grpo_replications.shared.errors import ReplicationError
+from grpo_replications.shared.saved_runs import RUN_FILE
 from grpo_replications.shared.training.group_log import read_group_log
-from grpo_replications.shared.training.resume import RUN_FILE, describe_data
+from grpo_replications.shared.training.resume import describe_data
 from tests.shared.training.test_trainer import GROUP, dataset, make_trainer
 
 TIMINGS = ("time", "runtime", "per_second", "flos")
