@@ -54,6 +54,7 @@ from grpo_replications.shared.training.dynamic_sampling import (
     summed_rewards,
 )
 from grpo_replications.shared.training.group_log import GroupLog
+from grpo_replications.shared.training.on_policy import OnPolicy
 from grpo_replications.shared.training.raw_logits import let_compiled_models_see_hooks
 from grpo_replications.shared.training.resume import ExactResume
 from grpo_replications.shared.training.sampling_context import OneContextGRPOTrainer, PolicySamples
@@ -102,7 +103,7 @@ class _Rollout:
 
 
 class TokenWeightedGRPOTrainer(
-    ExactResume, DynamicSampling, StopAtBox, TreeSampling, SharedPrefixes, PolicySamples, OneContextGRPOTrainer
+    ExactResume, DynamicSampling, StopAtBox, TreeSampling, SharedPrefixes, OnPolicy, PolicySamples, OneContextGRPOTrainer
 ):
     """`trl.GRPOTrainer` plus token weights, redraws of silent groups and a group log; other arguments are TRL's.
 

@@ -38,6 +38,7 @@ class TreeSampling:
                 getattr(self, "eos_token_ids", None) or [self._tokenizer.eos_token_id],  # TRL before 1.16 knows one
                 max_new_tokens=self.max_completion_length,
                 temperature=self.temperature,
+                kept=self._products_to_keep(model),
             )
         return [list(ids) for ids in drawn], None
 
