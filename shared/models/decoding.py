@@ -29,7 +29,9 @@ class RoomyLayer(DynamicLayer):
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-            self.storage = [state.new_empty((*state.shape[:2], 0, state.shape[3])) for state in (key_states, value_states)]
+            self.storage = [
+                state.new_empty((*state.shape[:2], 0, state.shape[3])) for state in (key_states, value_states)
+            ]
         known = self.get_seq_length()
         length = known + key_states.shape[-2]
         states = []
@@ -101,7 +103,7 @@ def laid_out(model: nn.Module) -> Iterator[None]:
     once. Only float32 on a CPU and without a gradient, and only layers that are more than twice as wide as what
     goes in: others gain nothing. Where torch cannot do it nothing changes.
     """
-    operations = getattr(torch.ops, "mkldnn")
+    operations = torch.ops.mkldnn
     wide = [m for m in plain_linears(model) if m.out_features > 2 * m.in_features]
     size = sum(m.weight.numel() * m.weight.element_size() for m in wide)
     possible = torch.backends.mkldnn.is_available() and hasattr(operations, "_reorder_linear_weight")

@@ -92,15 +92,17 @@ class KeptProducts:
             self._drawn += 1
 
     def places(self, prompt: Sequence[int], completion: Sequence[int]) -> np.ndarray | None:
-        """Where the tokens of a prompt and of a completion but its last are kept, one number each; None if they aren't."""
+        """Where a prompt's tokens and a completion's but its last are kept, one number each; None if one is not."""
         prompt = tuple(prompt)
         last = [self._place.get((prompt, tuple(completion[:t]))) for t in range(len(completion))]
         if any(place is None for place in last):
             return None
         return np.concatenate([np.arange(last[0] - len(prompt) + 1, last[0]), last])
 
-    def places_in(self, packed: PackedCompletions, prompts: list[list[int]], completions: list[list[int]]) -> Any:
-        """Where the tokens of packed texts are kept, a tensor (R, N) for each batch, -1 on padding; None if some aren't.
+    def places_in(
+        self, packed: PackedCompletions, prompts: list[list[int]], completions: list[list[int]]
+    ) -> list[Tensor] | None:
+        """Where the tokens of packed texts are kept, (R, N) for each batch, -1 on padding; None if one is not.
 
         `prompts` and `completions`: the packed rows, in their order, without padding.
         """

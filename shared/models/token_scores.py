@@ -23,8 +23,8 @@ def token_scores(
 ) -> tuple[Tensor, Tensor]:
     """Log-probability of each label and entropy of its distribution, both (M,), float32.
 
-    `hidden` (M, H), `weight` (V, H), `labels` (M,). `logits` (M, V), if known, before the temperature: they are used up,
-    overwritten by their gradient in a backward pass.
+    `hidden` (M, H), `weight` (V, H), `labels` (M,). `logits` (M, V), if known, before the temperature: a backward pass
+    overwrites them with their gradient.
     """
     return _TokenScores.apply(hidden, weight, labels, temperature, logits)
 

@@ -1,8 +1,8 @@
 """The forward pass of an on-policy step is its sampling: what was multiplied there is not multiplied again.
 
-With `tree_sampling` and `share_prefixes` both set, the first optimizer step on a rollout scores the very tokens that the
-same weights have just seen. `shared.models.kept_products` keeps those products; in float32 on a CPU, where they cost
-most of a step. A second step on the same rollout, or anything that has changed, is computed as usual.
+With `tree_sampling` and `share_prefixes` both set, the first optimizer step on a rollout scores the very tokens that
+the same weights have just seen. `shared.models.kept_products` keeps those products, in float32 on a CPU, where they
+cost most of a step. A second step on the same rollout, or anything that has changed, is computed as usual.
 """
 
 from __future__ import annotations

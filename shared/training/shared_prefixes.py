@@ -2,10 +2,11 @@
 completions share.
 
 TRL scores a completion in a row of its own. Here the model is evaluated on `prefix_packing`'s texts instead, inside
-TRL's own call: the backbone is handed those texts, TRL's fused head scores each distinct token once, and each
-completion gets the log-probabilities and entropies of its tokens. Values and gradients are TRL's up to the order of
-floating-point additions, so weights after a step differ in the last digits, and it is not the default. TRL's loss is
-neither copied nor changed. What it is tested for is listed in MODEL_TYPES and ATTENTION; all else is refused.
+TRL's own call: the backbone is handed those texts, the head scores each distinct token once (TRL's fused head, or in
+float32 on a CPU `token_scores`, which passes over the logits less often), and each completion gets the
+log-probabilities and entropies of its tokens. Values and gradients are TRL's up to the order of floating-point
+additions, so weights after a step differ in the last digits, and it is not the default. TRL's loss is neither copied
+nor changed. What it is tested for is listed in MODEL_TYPES and ATTENTION; all else is refused.
 
 Completions whose advantage is exactly 0, those of silent groups, pass no gradient where the loss has neither a KL term
 nor an entropy bonus: every term is a multiple of the advantage. They are scored without one, which saves two thirds of
