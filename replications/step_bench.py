@@ -22,8 +22,13 @@ from grpo_replications.shared.tasks import load_task
 from grpo_replications.shared.training.trainer import TokenWeightedGRPOTrainer
 
 PROMPTS, GROUP_SIZE, TOKENS = 4, 8, 32
-TARGET = 1.5
-"""What must not be lost. The aim is 3, and it is not reached: 1.8 in float32 on one core without 16-bit arithmetic."""
+TARGET = 2.2
+"""What must not be lost, a fifth below 2.8 as measured in float32 on one core of a busy machine without 16-bit
+arithmetic (n = 1 step each). The aim is 3, and it is not reached.
+
+Where the time of our step goes (n = 1): 45 % sampling, whose products have some thirty rows and reach half of the speed
+of large ones; 31 % products of the backward pass, at full speed; 24 % attention, norms, copies and the optimizer.
+"""
 
 
 def never_silent(completion_ids: list[list[int]], **_: Any) -> list[float]:

@@ -101,7 +101,7 @@ def laid_out(model: nn.Module) -> Iterator[None]:
 
     For a few dozen rows a matrix product spends most of its time on bringing the weights into order; here that is done
     once. Only float32 on a CPU and without a gradient, and only layers that are more than twice as wide as what
-    goes in: others gain nothing. Where torch cannot do it nothing changes.
+    goes in: others gain nothing. Where torch cannot do it nothing changes. Memory: those weights once more.
     """
     operations = torch.ops.mkldnn
     wide = [m for m in plain_linears(model) if m.out_features > 2 * m.in_features]
