@@ -22,8 +22,13 @@ from grpo_replications.shared.tasks import load_task
 from grpo_replications.shared.training.trainer import TokenWeightedGRPOTrainer
 
 PROMPTS, GROUP_SIZE, TOKENS = 4, 8, 32
-TARGET = 1.5
-"""What must not be lost. The aim is 3, and it is not reached: 1.8 in float32 on one core without 16-bit arithmetic."""
+TARGET = 1.9
+"""What must not be lost: four comparisons on one core of a machine that others kept busy gave 2.2, 2.2, 2.4 and 2.8, in
+float32 without 16-bit arithmetic. The aim is 3, and it is not reached.
+
+Where the time of our step goes (n = 1): 45 % sampling, whose products have some thirty rows and reach half of the speed
+of large ones; 31 % products of the backward pass, at full speed; 24 % attention, norms, copies and the optimizer.
+"""
 
 
 def never_silent(completion_ids: list[list[int]], **_: Any) -> list[float]:
@@ -68,13 +73,21 @@ def step_seconds(trainer_class: type, model: str, checkpointing: bool, **options
 
 
 def bench_training_step(model: str = catalog.EMBEDDED, repeats: int = 1) -> list[BenchRow]:
-    """Completions a second of this trainer at its fastest over stock TRL's at its defaults; the best of `repeats`."""
+    """Completions a second of this trainer at its fastest over stock TRL's at its defaults; the best of `repeats`.
+
+    Ours is timed before and after stock, and its mean taken, so that a machine that gets busier favours neither.
+    """
     ours: list[float] = []
     stock: list[float] = []
     for _ in range(repeats):
+        before = _our_seconds(model)
         stock.append(step_seconds(GRPOTrainer, model, checkpointing=True))  # TRL's default
-        ours.append(step_seconds(TokenWeightedGRPOTrainer, model, False, tree_sampling=True, share_prefixes=True))
+        ours.append((before + _our_seconds(model)) / 2)
     return [BenchRow("completions a second / stock TRL's", min(stock) / min(ours), TARGET, "higher")]
+
+
+def _our_seconds(model: str) -> float:
+    return step_seconds(TokenWeightedGRPOTrainer, model, checkpointing=False, tree_sampling=True, share_prefixes=True)
 
 
 BENCHES = {"training step": bench_training_step}

@@ -19,8 +19,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+from torch import Tensor, nn
+from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
+
+from grpo_replications.shared.models.decoding import laid_out, roomy_cache, select_rows
+from grpo_replications.shared.models.kept_products import KeptProducts
+
+BLOCK = 256
+"""Tokens of the vocabulary that are summed together before one is drawn."""
 
 Prompt = str | list[dict[str, str]]
 
@@ -94,11 +100,13 @@ def sample_rows(
     max_new_tokens: int,
     generator: torch.Generator | None = None,
     temperature: float = 1.0,
+    kept: KeptProducts | None = None,
 ) -> list[tuple[int, ...]]:
     """One completion of each prompt of token ids, in their order; equal prompts are computed once, and all together.
 
     Prompts of different lengths are padded on the left. `ends`: tokens that end a completion. `generator`: a CPU
-    generator, or torch's own where none is given. The model is evaluated as it is, in evaluation mode.
+    generator, or torch's own where none is given. The model is evaluated as it is, in evaluation mode. `kept`: keeps
+    what was multiplied, for scoring the same tokens with the same weights.
     """
     rows_of: dict[tuple[int, ...], list[int]] = {}
     for i, prompt in enumerate(prompts):
@@ -109,10 +117,10 @@ def sample_rows(
     training = model.training
     model.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), laid_out(model), contextlib.nullcontext() if kept is None else kept.watching():
             _descend(
                 *(model, ids, everything, [len(rows) for rows in rows_of.values()], max_new_tokens, list(ends)),
-                *(temperature, len(prompts), generator or torch.default_generator, collected),
+                *(temperature, len(prompts), generator or torch.default_generator, collected, kept),
             )
     finally:
         model.train(training)
@@ -184,7 +192,7 @@ class _Frontier:
     `padding` is on the left of a row's prompt.
     """
 
-    cache: DynamicCache | None
+    cache: Cache
     last: Tensor
     prompts: list[int]
     prefixes: list[tuple[int, ...]]
@@ -196,7 +204,7 @@ class _Frontier:
         """What the model is called with; a mask and positions only where there is padding."""
         inputs: dict[str, Any] = {"input_ids": self.last, "cache": self.cache}
         if any(self.padding):
-            known = 0 if self.cache is None else self.cache.get_seq_length()
+            known = self.cache.get_seq_length()
             place = torch.arange(known + self.last.size(1), device=self.last.device)
             position = place - torch.tensor(self.padding, device=self.last.device).unsqueeze(1)
             inputs["attention_mask"] = (position >= 0).long()
@@ -204,9 +212,8 @@ class _Frontier:
         return inputs
 
     def rows(self, chosen: slice) -> _Frontier:
-        cache = None if self.cache is None else _select(self.cache, chosen)
         parts = (self.prompts, self.prefixes, self.logps, self.draws, self.padding)
-        return _Frontier(cache, self.last[chosen], *(part[chosen] for part in parts))
+        return _Frontier(select_rows(self.cache, chosen), self.last[chosen], *(part[chosen] for part in parts))
 
 
 def _descend(
@@ -220,13 +227,14 @@ def _descend(
     max_rows: int,
     generator: torch.Generator,
     collected: list[_Collected],
+    kept: KeptProducts | None = None,
 ) -> None:
     """Extend the prompts of `batch`, `counts` times each, until all completions have ended; depth first over splits."""
     longest = max(len(ids[i]) for i in batch)
     padding = [longest - len(ids[i]) for i in batch]
     start = torch.tensor([[0] * pad + list(ids[i]) for pad, i in zip(padding, batch)], device=model.device)
     draws = [np.arange(count) for count in counts]
-    stack = [_Frontier(None, start, batch, [()] * len(batch), [0.0] * len(batch), draws, padding)]
+    stack = [_Frontier(roomy_cache(), start, batch, [()] * len(batch), [0.0] * len(batch), draws, padding)]
     while stack:
         frontier = stack.pop()
         if len(frontier.prefixes) > max_rows:
@@ -234,7 +242,10 @@ def _descend(
             stack += [frontier.rows(slice(half, None)), frontier.rows(slice(0, half))]
             continue
         output = model(**frontier.inputs(), use_cache=True, logits_to_keep=1)
-        probabilities = (output.logits[:, -1].float() / temperature).softmax(dim=-1)
+        logits = output.logits[:, -1].float()
+        if kept is not None:
+            kept.note([ids[i] for i in frontier.prompts], frontier.prefixes, frontier.last.size(1), logits)
+        probabilities = (logits if temperature == 1 else logits / temperature).softmax(dim=-1)
         rows, tokens, row_draws = _draw(probabilities, frontier.draws, generator)
         token_logps = probabilities[rows, tokens].log().tolist()
         going = []
@@ -247,7 +258,7 @@ def _descend(
         if going:
             chosen, parents, prefixes, sums = (list(part) for part in zip(*going, strict=True))
             same = parents == list(range(len(frontier.prompts)))  # then the cache need not be copied
-            cache = output.cache if same else _select(output.cache, torch.tensor(parents, device=model.device))
+            cache = output.cache if same else select_rows(output.cache, torch.tensor(parents, device=model.device))
             prompts, padding = ([part[row] for row in parents] for part in (frontier.prompts, frontier.padding))
             last = tokens[torch.tensor(chosen, device=tokens.device)].unsqueeze(1)
             stack.append(_Frontier(cache, last, prompts, prefixes, sums, [row_draws[j] for j in chosen], padding))
@@ -263,12 +274,7 @@ def _draw(
     """
     most = max(len(own) for own in draws)
     uniform = torch.rand(len(draws), most, generator=generator, dtype=torch.float64).to(probabilities.device)
-    cumulative = probabilities.cumsum(dim=-1, dtype=torch.float64)
-    # The last entry is 1 up to rounding. A token is chosen whose own step crosses u, so never one of probability 0.
-    tokens = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True).clamp(
-        max=probabilities.size(-1) - 1
-    )
-    table = tokens.cpu().numpy()
+    table = _inverse(probabilities, uniform).cpu().numpy()
     rows, new_tokens, new_draws = [], [], []
     for row, own in enumerate(draws):
         drawn = table[row, : len(own)]
@@ -283,9 +289,22 @@ def _draw(
     )
 
 
-def _select(cache: DynamicCache, rows: Any) -> DynamicCache:
-    """A new cache with the chosen rows of an old one; the old one is left as it is."""
-    return DynamicCache(ddp_cache_data=[(layer.keys[rows], layer.values[rows]) for layer in cache.layers])
+def _inverse(probabilities: Tensor, uniform: Tensor) -> Tensor:
+    """Tokens at which the distribution functions of `probabilities` (rows, V) cross `uniform` (rows, n), (rows, n).
+
+    The vocabulary is summed in blocks and only the block that is hit token by token. Never a token of probability 0.
+    """
+    size = min(BLOCK, probabilities.size(-1))
+    blocks = nn.functional.pad(probabilities, (0, -probabilities.size(-1) % size)).unflatten(-1, (-1, size))
+    ends = blocks.sum(dim=-1, dtype=torch.float64).cumsum(dim=-1)
+    wanted = uniform * ends[:, -1:]  # the last end is 1 up to rounding
+    block = torch.searchsorted(ends, wanted, right=True).clamp(max=ends.size(-1) - 1)
+    inside = blocks[torch.arange(len(blocks), device=blocks.device).unsqueeze(1), block]
+    begin = nn.functional.pad(ends, (1, 0)).gather(1, block)
+    steps = inside.cumsum(dim=-1, dtype=torch.float64)
+    # By rounding, the sum of a block may differ from the last of its steps: then the last token that has a step.
+    least = (wanted - begin).unsqueeze(-1).minimum(steps[..., -1:] * (1 - 1e-15))
+    return block * size + torch.searchsorted(steps, least, right=True).squeeze(-1)
 
 
 def _equal_lengths(ids: list[tuple[int, ...]], most: int) -> Iterator[list[int]]:

@@ -16,8 +16,9 @@ Departures from `trl.GRPOTrainer`, all of them additions around it; its loss is 
 7. **Resuming** is exact or refused (`resume`).
 8. **Dynamic sampling**, where asked for: silent groups are redrawn up to a bound (`shared.training.dynamic_sampling`).
 9. **Samples end at their first box**, where asked for (`shared.training.box_stop`).
-10. **Faster**, where asked for: rollouts drawn by the tree of prefixes (`tree_sampling`), and every distinct prefix
-   scored once (`shared_prefixes`). Neither is the default: without them weights are TRL's to the bit.
+10. **Faster**, where asked for: rollouts drawn by the tree of prefixes (`tree_sampling`), every distinct prefix scored
+   once (`shared_prefixes`), and with both what was multiplied in sampling is not multiplied again (`on_policy`).
+   Neither is the default: without them weights are TRL's to the bit.
 
 Weights and trees need whole groups: completions are gathered from all processes first and sliced back after.
 """
@@ -54,6 +55,7 @@ from grpo_replications.shared.training.dynamic_sampling import (
     summed_rewards,
 )
 from grpo_replications.shared.training.group_log import GroupLog
+from grpo_replications.shared.training.on_policy import OnPolicy
 from grpo_replications.shared.training.raw_logits import let_compiled_models_see_hooks
 from grpo_replications.shared.training.resume import ExactResume
 from grpo_replications.shared.training.sampling_context import OneContextGRPOTrainer, PolicySamples
@@ -102,7 +104,14 @@ class _Rollout:
 
 
 class TokenWeightedGRPOTrainer(
-    ExactResume, DynamicSampling, StopAtBox, TreeSampling, SharedPrefixes, PolicySamples, OneContextGRPOTrainer
+    ExactResume,
+    DynamicSampling,
+    StopAtBox,
+    TreeSampling,
+    SharedPrefixes,
+    OnPolicy,
+    PolicySamples,
+    OneContextGRPOTrainer,
 ):
     """`trl.GRPOTrainer` plus token weights, redraws of silent groups and a group log; other arguments are TRL's.
 

@@ -2,7 +2,8 @@
 
 A prompt is computed once and not G times, completions that have begun alike are one row until they part, what has ended
 leaves the batch, and a token costs one uniform number and not one for each entry of the vocabulary
-(`shared.models.sampling`). In mixed precision the weights are cast to 16 bits once for a whole rollout. The
+(`shared.models.sampling`); keys and values are not copied at every token, and weights of wide layers are laid out once
+for a few rows (`shared.models.decoding`). In mixed precision the weights are cast to 16 bits once for a rollout. The
 distribution of a completion is the policy's as before, other random numbers are used: the completions differ from
 those that TRL draws with the same seed. Draws come from torch's global generator, so resuming stays exact.
 """
@@ -38,6 +39,7 @@ class TreeSampling:
                 getattr(self, "eos_token_ids", None) or [self._tokenizer.eos_token_id],  # TRL before 1.16 knows one
                 max_new_tokens=self.max_completion_length,
                 temperature=self.temperature,
+                kept=self._products_to_keep(model),
             )
         return [list(ids) for ids in drawn], None
 
