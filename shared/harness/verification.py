@@ -149,7 +149,7 @@ def measured_again(directory: Path) -> str:
     text = f"Measured again: {_amount(kept)}, {_place(kept)} on {kept.date[:10]}: {outcomes(kept)}"
     if replaced:
         text += f"; since then measured anew, so that this says nothing of it: {', '.join(replaced)}"
-    return f"{text}.{_where_committed(kept, record)}{_left_out(kept)}"
+    return f"{text}.{_where_committed(kept, record)}{_not_drawn(kept)}"
 
 
 def sentence(verification: Verification) -> str:
@@ -166,7 +166,7 @@ def outcomes(verification: Verification) -> str:
         parts.append(f"{len(verification.of(IDENTICAL))} identical")
     if rounded:
         parts.append(f"{len(rounded)} within {power_of_ten(max(check.relative or 0.0 for check in rounded))}")
-    parts.append(f"{len(different)} different ({_with_sizes(different)})" if different else "none different")
+    parts.append(f"{len(different)} different: {_with_sizes(different)}" if different else "none different")
     if verification.of(FAILED):
         parts.append(f"{len(verification.of(FAILED))} failed ({_named(verification.of(FAILED))})")
     if verification.of(STOPPED):
@@ -211,6 +211,12 @@ def _left_out(verification: Verification) -> str:
     return text
 
 
+def _not_drawn(verification: Verification) -> str:
+    """The experiments of which no job was drawn, without the reasons, which the file has."""
+    names = dict.fromkeys(f"`{one.experiment}`" for one in verification.not_drawn if one.whole)
+    return f" Not drawn (`{VERIFICATION}` says why): {', '.join(names)}." if names else ""
+
+
 def _named(checks: Sequence[JobCheck]) -> str:
     """Experiments by name, with the number of jobs where several."""
     numbers = Counter(check.experiment for check in checks)
@@ -218,13 +224,13 @@ def _named(checks: Sequence[JobCheck]) -> str:
 
 
 def _with_sizes(checks: Sequence[JobCheck]) -> str:
-    """The same with the largest difference of each: `` `training` 2 by up to 0.31 of a value``."""
+    """The same with the largest difference of each: `` `training` (2 jobs, relative difference up to 0.31)``."""
     parts = []
     for name in dict.fromkeys(check.experiment for check in checks):
         own = [check for check in checks if check.experiment == name]
         sizes = [check.relative for check in own if check.relative is not None]
-        size = f"by up to {max(sizes):.2g} of a value" if len(sizes) == len(own) else "by no finite amount"
-        parts.append(f"{_named(own)} {size}")
+        size = f"relative difference up to {max(sizes):.2g}" if len(sizes) == len(own) else "no finite difference"
+        parts.append(f"`{name}` ({counted(len(own), 'job')}, {size})")
     return ", ".join(parts)
 
 

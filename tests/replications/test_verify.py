@@ -109,7 +109,7 @@ def test_from_the_same_numbers_to_a_changed_one(
     assert (
         code == 1
         and "4 of 4 jobs of 1 experiment" in printed
-        and "3 identical, 1 different (`batch` by up to 0.2 of a value)" in printed
+        and "3 identical, 1 different: `batch` (1 job, relative difference up to 0.2)" in printed
     )
     (told,) = [line for line in printed.splitlines() if line.startswith("different")]
     assert f"batch ({row['settings']}, seeds 0-7): 1 of 16 values differ, by at most 0.2 of its size; score, " in told
