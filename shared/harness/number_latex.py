@@ -48,7 +48,7 @@ SPECIAL = {
 }
 MATH = {
     **{"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "varepsilon", "η": "eta", "θ": "theta"},
-    **{"λ": "lambda", "μ": "mu", "π": "pi", "ρ": "rho", "σ": "sigma", "τ": "tau", "φ": "varphi", "ψ": "psi"},
+    **{"λ": "lambda", "μ": "mu", "ν": "nu", "π": "pi", "ρ": "rho", "σ": "sigma", "τ": "tau", "φ": "varphi", "ψ": "psi"},
     **{"ω": "omega", "Δ": "Delta", "Σ": "Sigma", "Π": "Pi", "Ω": "Omega", "Φ": "Phi"},
     **{"∇": "nabla", "∑": "sum", "∏": "prod", "∞": "infty", "∂": "partial", "√": "surd", "∈": "in"},
     **{"≤": "leq", "≥": "geq", "≠": "neq", "≈": "approx", "∼": "sim", "∝": "propto", "≡": "equiv", "≪": "ll"},
