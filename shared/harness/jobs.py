@@ -10,8 +10,6 @@ import contextlib
 import ctypes
 import errno
 import hashlib
-import importlib
-import importlib.util
 import json
 import math
 import os
@@ -31,7 +29,7 @@ from grpo_replications.shared import live
 from grpo_replications.shared.errors import ReplicationError
 from grpo_replications.shared.harness.job_progress import ENDING as PROGRESS
 from grpo_replications.shared.harness.job_progress import Stopwatch
-from grpo_replications.shared.harness.memory import keep_freed_memory, no_collections, release_freed_memory
+from grpo_replications.shared.harness.memory import import_once, keep_freed_memory, release_freed_memory
 from grpo_replications.shared.harness.paper_modules import import_from
 from grpo_replications.shared.harness.seed_ranges import written_range
 from grpo_replications.shared.harness.torch_state import prepare_torch
@@ -71,9 +69,7 @@ def deferred(package: str, module: str, name: str) -> Callable[[Any, Any, JobCon
     """The experiment `name` of `package.module`, imported at its first call: listing experiments loads no library."""
 
     def experiment(settings: Any, seeds: Any, context: JobContext) -> list[Row]:
-        with no_collections():
-            loaded = importlib.import_module(f"{package}.{module}")
-        return getattr(loaded, name)(settings, seeds, context)
+        return getattr(import_once(f"{package}.{module}"), name)(settings, seeds, context)
 
     return experiment
 

@@ -12,7 +12,7 @@ from types import ModuleType
 def prepare_torch(seed: int, threads: int) -> None:
     """Seed torch's generators, set its threads, undo global settings of an earlier job: now, or once it is loaded."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _AtLoading)]
-    if "torch" in sys.modules:
+    if sys.modules.get("torch") is not None:
         _set(sys.modules["torch"], seed, threads)
     else:
         sys.meta_path.insert(0, _AtLoading(seed, threads))
@@ -36,14 +36,17 @@ class _AtLoading(importlib.abc.MetaPathFinder):
     ) -> ModuleSpec | None:
         if name != "torch":
             return None
-        others = (finder.find_spec(name, path, target) for finder in list(sys.meta_path) if finder is not self)
+        finders = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
+        others = (finder.find_spec(name, path, target) for finder in finders)
         spec = next((found for found in others if found is not None), None)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
             def execute_and_set(module: ModuleType) -> None:
                 execute(module)
-                _set(module, self.seed, self.threads)
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
+                    _set(module, self.seed, self.threads)
 
             spec.loader.exec_module = execute_and_set
         return spec

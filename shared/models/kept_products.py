@@ -63,9 +63,11 @@ class KeptProducts:
     def _noting(self, forward: Any, outputs: list[Tensor]) -> Any:
         def noted(x: Tensor) -> Tensor:
             output = forward(x)
-            if not self.full:
+            self._bytes += output.numel() * output.element_size()
+            if self._bytes > KEPT_AT_MOST:
+                self._let_go()
+            elif not self.full:
                 outputs.append(output.flatten(0, -2))
-                self._bytes += output.numel() * output.element_size()
             return output
 
         return noted
@@ -78,18 +80,24 @@ class KeptProducts:
         `logits` (rows, V): of the last token of each row. Feeding starts with the prompt, padded on the left.
         """
         self._bytes += logits.numel() * logits.element_size()
-        if self.full or self._bytes > KEPT_AT_MOST:
-            self.full = True
-            self._logits.clear()
-            for outputs in self._outputs:
-                outputs.clear()
-            return
         self._logits.append(logits)
+        fed = [len(prompts) * columns] if self.linears else []
+        once = all(list(map(len, outputs[len(self._logits) - 1 :])) == fed for outputs in self._outputs)
+        if self.full or self._bytes > KEPT_AT_MOST or not fed or not once:  # a layer that two places share: not kept
+            self._let_go()
+            return
         for prompt, prefix in zip(prompts, prefixes, strict=True):
             self._count += columns
             self._place[prompt, prefix] = self._count - 1
             self._row[self._count - 1] = self._drawn
             self._drawn += 1
+
+    def _let_go(self) -> None:
+        self.full = True
+        self._place.clear()
+        self._logits.clear()
+        for outputs in self._outputs:
+            outputs.clear()
 
     def places(self, prompt: Sequence[int], completion: Sequence[int]) -> np.ndarray | None:
         """Where a prompt's tokens and a completion's but its last are kept, one number each; None if one is not."""

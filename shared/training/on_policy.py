@@ -21,6 +21,7 @@ class OnPolicy:
     """Mixin before a class derived from `trl.GRPOTrainer`: keeps products from sampling to the first scoring."""
 
     _kept: KeptProducts | None = None
+    _kept_at = -1  # the optimizer step whose weights they are of: fused optimizers do not count versions
 
     def _products_to_keep(self, model: nn.Module) -> KeptProducts | None:
         """Where the sampling that begins keeps its products; None where nothing is to be kept."""
@@ -37,8 +38,8 @@ class OnPolicy:
             or hasattr(model, "peft_config")
         ):
             self._kept = None
-        elif self._kept is None or not self._kept.valid():
-            self._kept = KeptProducts(model)
+        elif self._kept is None or not self._kept.valid() or self._kept_at != self.state.global_step:
+            self._kept, self._kept_at = KeptProducts(model), self.state.global_step
         return self._kept
 
     def _kept_products(self) -> KeptProducts | None:
@@ -46,9 +47,10 @@ class OnPolicy:
         kept = self._kept
         if kept is None or self._loss_inputs is None:
             return None
-        if self.accelerator.sync_gradients or not kept.valid():
+        usable = kept.valid() and self._kept_at == self.state.global_step
+        if self.accelerator.sync_gradients or not usable:
             self._kept = None
-        return kept if kept.valid() else None
+        return kept if usable else None
 
     def _note_kept(self, used: Any) -> None:
         if self.share_prefixes and self.tree_sampling:

@@ -7,8 +7,6 @@ KL coefficient and estimator, updates per batch, precision, optimizer, gradient 
 from __future__ import annotations
 
 import contextlib
-import functools
-import gc
 import logging
 import statistics
 import time
@@ -134,16 +132,6 @@ def grpo_config(settings: TrainingSettings, seed: int, directory: str | Path) ->
     return GRPOConfig(**{**stated, **settings.trl, **place})
 
 
-@functools.cache
-def _spare_modules_from_collections() -> None:
-    """Keep what is loaded by now out of garbage collections, once a process.
-
-    The trainer's start and end collect garbage; going through the modules of torch, transformers and TRL takes half a
-    second each time, a tenth of a short run.
-    """
-    gc.freeze()
-
-
 def run_training(
     settings: TrainingSettings,
     seed: int,
@@ -169,7 +157,6 @@ def run_training(
     and the model loader do, and where vLLM cannot be had, ValueError as `grpo_config` does, KeyError for an unknown
     method.
     """
-    _spare_modules_from_collections()
     weighting = method_weighting(settings)
     sampling = contextlib.nullcontext()
     if settings.use_vllm:

@@ -93,6 +93,7 @@ def unsupported(model: nn.Module, config: Any, accelerator: Any) -> str | None:
         (windows, f"layers of type {', '.join(sorted(windows))}"),
         (own._attn_implementation not in ATTENTION, f"attn_implementation={own._attn_implementation!r}"),
         (dropout, "dropout, which draws for every completion anew"),
+        (getattr(config, "neftune_noise_alpha", None), "neftune_noise_alpha, which draws for every completion anew"),
         (config.torch_compile, "torch_compile"),
         (distributed in ("FSDP", "DEEPSPEED", "MEGATRON_LM"), f"{distributed}, for which it is not tested"),
     ):

@@ -310,6 +310,7 @@ class TokenWeightedGRPOTrainer(
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train as TRL does; raises ReplicationError when no step was made, and closes the group log in any case."""
+        self._kept = None  # of a run that broke off
         try:
             result = super().train(*args, **kwargs)
         finally:

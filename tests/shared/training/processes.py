@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
 from accelerate.state import AcceleratorState, GradientState, PartialState
 
 
@@ -18,14 +19,19 @@ def train_together(processes: int, work: Callable[[], None], printed: Path) -> N
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    context = multiprocessing.get_context("fork")
+    # With a GPU in sight torch refuses a backward pass in a process that was forked after one.
+    context = multiprocessing.get_context("spawn" if torch.cuda.is_available() else "fork")
     started = [
         context.Process(target=_forked, args=(work, rank, processes, port, printed)) for rank in range(processes)
     ]
     for process in started:
         process.start()
-    for process in started:
-        process.join()
+    while any(process.is_alive() for process in started):
+        for process in started:
+            process.join(0.1)
+        if any(process.exitcode for process in started):
+            for process in started:
+                process.terminate()  # it may wait for the one that failed
     if any(process.exitcode for process in started):
         raise RuntimeError(f"one of {processes} processes failed:\n{printed.read_text()[-3000:]}")
 

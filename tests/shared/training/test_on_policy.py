@@ -59,6 +59,22 @@ def test_a_rollout_that_is_too_large_keeps_nothing(tmp_path: Path, monkeypatch: 
     assert trained(tmp_path, True, repetitive())[2] == [0]
 
 
+def test_a_layer_that_two_places_share_keeps_nothing(tmp_path: Path) -> None:
+    def shared() -> tuple[Any, Any]:
+        model, tokenizer = repetitive()
+        model.model.layers[1].mlp = model.model.layers[0].mlp
+        return model, tokenizer
+
+    _, (plain,), _ = trained(tmp_path / "plain", False, shared())
+    _, (packed,), kept = trained(tmp_path / "shared", True, shared())
+    assert kept == [0] and (plain - packed).norm() <= 1e-5 * plain.norm()
+
+
+def test_products_of_an_earlier_step_are_not_used_where_the_optimizer_counts_no_versions(tmp_path: Path) -> None:
+    settings = {"num_iterations": 2, "max_steps": 2, "learning_rate": 0.01, "optim": "adamw_torch_fused"}
+    assert trained(tmp_path, True, repetitive(), **settings)[2] == [1, 0]
+
+
 def test_products_of_other_weights_are_not_used() -> None:
     model, _ = repetitive()
     kept = kept_products.KeptProducts(model)

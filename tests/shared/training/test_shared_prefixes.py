@@ -133,6 +133,11 @@ def test_what_is_not_tested_is_refused(changes: dict[str, Any], reason: str, tmp
         make_trainer(tmp_path, model=(model, tokenizer), share_prefixes=True)
 
 
+def test_noise_that_is_drawn_for_every_completion_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ReplicationError, match="neftune_noise_alpha"):
+        make_trainer(tmp_path, model=catalog.tiny_random(), share_prefixes=True, neftune_noise_alpha=5.0)
+
+
 def test_where_nothing_is_saved_rows_stay_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight long completions in one text would attend to each other in vain; then TRL's own rows, to the bit."""
 
