@@ -334,9 +334,8 @@ def _measure(
     context.progress(0.0)
     keep_freed_memory()
     with tracked(tracking, run_facts(job, origin)) as run, live.heard_by(context.training):
-        seed_everything(
-            job.seeds.start, job.settings["threads"]
-        )  # after the backend has started, which may draw random numbers
+        # After the backend has started, which may draw random numbers.
+        seed_everything(job.seeds.start, job.settings["threads"])
         settings = experiment.parse(job.settings, str(job))
         start = time.perf_counter()
         rows = experiment.function(settings, job.seeds if job.seeds_at_once else job.seeds.start, context)

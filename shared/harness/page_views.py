@@ -41,6 +41,7 @@ from grpo_replications.shared.harness.verdicts import (
 )
 from grpo_replications.shared.harness.verification import measured_again
 from grpo_replications.shared.statistics.states import FAILS, HOLDS, UNDECIDED
+from grpo_replications.shared.words import without_marks
 
 GROUPS = {
     PUBLISHED: "Checks in the paper's setting",
@@ -260,7 +261,7 @@ def run_view(line: CheckLine, numbers: Mapping[str, Number], date: str) -> Run:
         reason=tidy(line.reason),
         caveat=first.caveat if first else line.newer,
         commit=", ".join(short_commit(commit) for commit in first.commit.split()) if first else "",
-        machine=_plain_machine(first.machine) if first else "",
+        machine=without_marks(first.machine) if first else "",
         date=date,
         command=first.command if first else line.command,
         citation=citation(first) if single and first else "",
@@ -314,7 +315,7 @@ def machine_text(machine: dict[str, Any]) -> str:
     """`A CPU, 2 cores, no GPU`; empty where nothing is known."""
     if not machine:
         return ""
-    name = _plain_machine(machine.get("cpu", "unknown processor"))
+    name = without_marks(machine.get("cpu", "unknown processor"))
     return f"{name}, {machine.get('cores', '?')} cores, {', '.join(machine.get('gpus', [])) or 'no GPU'}"
 
 
@@ -370,7 +371,3 @@ def _cell(cell: CellLine, number: Number | None) -> CellView:
     n = _n_text([number]) if number else ""
     name = number.id if number else ""
     return CellView(name, conditions, verdict, value, interval, n, _won(cell), tidy(cell.reason))
-
-
-def _plain_machine(text: str) -> str:
-    return text.replace("(R)", "").replace("(TM)", "")

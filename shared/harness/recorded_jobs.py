@@ -17,7 +17,7 @@ from grpo_replications.shared.harness.papers import Paper
 from grpo_replications.shared.harness.profiles import Plan, Profile
 from grpo_replications.shared.harness.progress import duration
 from grpo_replications.shared.harness.seed_ranges import read_range
-from grpo_replications.shared.words import counted
+from grpo_replications.shared.words import counted, without_marks
 
 SIXTEEN_BITS = "bfloat16"
 
@@ -112,7 +112,8 @@ def candidates(
             elif key not in (labels if job.seeds_at_once else measured):
                 why = "nothing but times is kept of it"
             elif slow and precision_of(job, entry) == SIXTEEN_BITS:
-                took = f"{duration(each * len(job.seeds))} a job by the record, on {_plain(entry['machines'])}"
+                machines = without_marks(" and ".join(entry["machines"]))
+                took = f"{duration(each * len(job.seeds))} a job by the record, on {machines}"
                 why = f"{SIXTEEN_BITS}, for which this processor has no instructions: {took}"
             else:
                 drawable.setdefault(name, []).append(RecordedJob(job, each * len(job.seeds)))
@@ -162,7 +163,3 @@ def precision_of(job: Job, entry: Mapping[str, Any]) -> str | None:
 def _identity(job: Job) -> tuple[str, int, int]:
     """What a job measures: its settings, with those of the runner, and its seeds; not the version of the code."""
     return json.dumps(job.settings, sort_keys=True), job.seeds.start, job.seeds.stop
-
-
-def _plain(machines: Sequence[str]) -> str:
-    return " and ".join(machines).replace("(R)", "").replace("(TM)", "")

@@ -14,7 +14,7 @@ from typing import Any
 
 from grpo_replications.shared.harness.jobs import write_atomic
 from grpo_replications.shared.harness.records import read_record
-from grpo_replications.shared.words import counted
+from grpo_replications.shared.words import counted, without_marks
 
 VERIFICATION = "verification.json"
 FORMAT = 1
@@ -190,7 +190,7 @@ def _amount(verification: Verification) -> str:
 def _place(verification: Verification) -> str:
     changes = " with uncommitted changes" if verification.uncommitted_changes else ""
     commit = f"at commit {verification.commit[:12]}{changes}" if verification.commit else "from an unknown commit"
-    return f"{commit} on {verification.machine.replace('(R)', '').replace('(TM)', '')}"
+    return f"{commit} on {without_marks(verification.machine)}"
 
 
 def _left_out(verification: Verification) -> str:
@@ -241,7 +241,7 @@ def _where_committed(kept: Verification, record: Mapping[str, Any]) -> str:
     machines = dict.fromkeys(machine for name in names for machine in entries.get(name, {}).get("machines", []))
     if not machines:
         return ""
-    listed = " and ".join(machines).replace("(R)", "").replace("(TM)", "")
+    listed = without_marks(" and ".join(machines))
     return (
         f" What differs was committed on {listed}; another processor, also one of the same name, rounds otherwise, and "
         "training multiplies that."

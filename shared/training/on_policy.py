@@ -38,7 +38,7 @@ class OnPolicy:
             or hasattr(model, "peft_config")
         ):
             self._kept = None
-        elif self._kept is None or not self._kept.valid() or self._kept_at != self.state.global_step:
+        elif not self._is_current(self._kept):
             self._kept, self._kept_at = KeptProducts(model), self.state.global_step
         return self._kept
 
@@ -47,10 +47,13 @@ class OnPolicy:
         kept = self._kept
         if kept is None or self._loss_inputs is None:
             return None
-        usable = kept.valid() and self._kept_at == self.state.global_step
+        usable = self._is_current(kept)
         if self.accelerator.sync_gradients or not usable:
             self._kept = None
         return kept if usable else None
+
+    def _is_current(self, kept: KeptProducts | None) -> bool:
+        return kept is not None and kept.valid() and self._kept_at == self.state.global_step
 
     def _note_kept(self, used: Any) -> None:
         if self.share_prefixes and self.tree_sampling:

@@ -238,11 +238,9 @@ def _state_sampling(config: GRPOConfig, model: str, directory: Path) -> contextl
         (directory / "sampling.txt").write_text(sampling_in_words(config) + "\n", encoding="utf-8")
     if config.vllm_mode == "colocate":
         choose_rendezvous()
-    return (
-        sole_user(server_address(config))
-        if config.vllm_mode == "server" and config.process_index == 0
-        else (contextlib.nullcontext())
-    )
+    if config.vllm_mode == "server" and config.process_index == 0:
+        return sole_user(server_address(config))
+    return contextlib.nullcontext()
 
 
 def _lora(settings: TrainingSettings) -> Any:
